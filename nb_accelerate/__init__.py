@@ -1,0 +1,65 @@
+"""Distributed PyTorch training that never leaves the notebook.
+
+    from nb_accelerate import Accelerator, notebook_launcher
+
+    def train():
+        accelerator = Accelerator()
+        ...
+
+    run = notebook_launcher(train, num_processes=2)
+    run.value
+
+Names are imported when they are first used: importing this package imports no torch and touches
+no device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nb_accelerate.launch.processes import kill_all, ps
+    from nb_accelerate.launch.run import Run
+    from nb_accelerate.notebook import debug_launcher, notebook_launcher, runs
+    from nb_accelerate.payload import explain
+    from nb_accelerate.spec import LaunchSpec
+    from nb_accelerate.training import Accelerator
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "Accelerator": "nb_accelerate.training",
+    "LaunchSpec": "nb_accelerate.spec",
+    "Run": "nb_accelerate.launch.run",
+    "debug_launcher": "nb_accelerate.notebook",
+    "explain": "nb_accelerate.payload",
+    "kill_all": "nb_accelerate.launch.processes",
+    "notebook_launcher": "nb_accelerate.notebook",
+    "ps": "nb_accelerate.launch.processes",
+    "runs": "nb_accelerate.notebook",
+}
+
+__all__ = [  # noqa: RUF022 - the order of use
+    "notebook_launcher",
+    "debug_launcher",
+    "Accelerator",
+    "LaunchSpec",
+    "Run",
+    "runs",
+    "ps",
+    "kill_all",
+    "explain",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ROOMS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Kernel side: from a plan to processes, messages and an end. Knows no torch."""

@@ -1,0 +1,44 @@
+"""The start methods: a table, so that nothing else asks which one it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nb_accelerate.launch.children import fork_crew, spawn_crew
+from nb_accelerate.launch.template import template_of_this_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nb_accelerate.launch.crew import Crew
+    from nb_accelerate.plan import Plan, Seat
+
+__all__ = ["METHODS", "StartMethod"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartMethod:
+    """One way to get processes for seats."""
+
+    ships_the_call: bool
+    """The function travels by value; else the processes have it in memory already."""
+    start: Callable[[Plan, object, int], Crew]
+    """(plan, call, port or 0) → crew"""
+    prepare: Callable[[tuple[Seat, ...]], None] = lambda _seats: None
+    """Make ranks for a like launch ahead."""
+
+
+METHODS: Mapping[str, StartMethod] = {
+    "template": StartMethod(
+        ships_the_call=True,
+        start=lambda plan, _, port: template_of_this_kernel().crew(plan.seats, port),
+        prepare=lambda seats: template_of_this_kernel().prepare(seats),
+    ),
+    "spawn": StartMethod(
+        ships_the_call=True, start=lambda plan, _, port: spawn_crew(plan.seats, port)
+    ),
+    "fork": StartMethod(
+        ships_the_call=False, start=lambda plan, call, port: fork_crew(plan.seats, call, port)
+    ),
+}

@@ -1,0 +1,210 @@
+"""The kernel's hold on its template process, and the spare ranks made ahead."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nb_accelerate.channel import Channel
+from nb_accelerate.errors import StartError
+from nb_accelerate.launch.crew import Crew, open_ends, open_listener
+from nb_accelerate.launch.environment import (
+    import_time_settings,
+    kernel_environment,
+    rank_environment,
+    with_rendezvous,
+)
+from nb_accelerate.messages import StartRanks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nb_accelerate.plan import Seat
+
+__all__ = ["Template", "template_of_this_kernel"]
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from nb_accelerate.worker.template import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+_LEAVE_SECONDS = 5.0
+
+Environments = tuple[dict[str, str], ...]
+
+
+class Template:
+    """Starts a template process when it is first needed, and again when it is out of date.
+
+    Not thread-safe: launches start one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Channel | None = None
+        self._signature: object = None
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the template
+        self._spare: tuple[object, Crew] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def warm_up(self) -> None:
+        """Start it, if need be; returns at once, long before torch is imported there."""
+        signature = _signature(kernel_environment())
+        if self.pid is not None and self._signature == signature:
+            return
+        self.stop()
+        self._signature = signature
+        self._control, theirs = Channel.pair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), _path()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._complaints,
+            stderr=self._complaints,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def crew(self, seats: tuple[Seat, ...], port: int = 0) -> Crew:
+        """Fresh ranks: those made ahead if they fit, else new ones."""
+        self.warm_up()
+        environments = _environments(seats)
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            key, crew = spare
+            if key == (seats, environments) and not port and _is_alive(crew):
+                return crew
+            crew.close()
+        return self._start(seats, environments, port)
+
+    def prepare(self, seats: tuple[Seat, ...]) -> None:
+        """Have ranks for the next launch made ahead; returns at once."""
+        if self.pid is None or self._spare is not None:
+            return
+        environments = _environments(seats)
+        self._spare = (seats, environments), self._start(seats, environments)
+
+    def complaints(self) -> str:
+        """The last that the process wrote, for an error message."""
+        self._complaints.seek(0)
+        return self._complaints.read()[-2000:].decode(errors="replace").strip()
+
+    def ending(self) -> int | None:
+        """How it ended, as `Popen.returncode` says it; waits a moment for that."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """End it and its spare ranks; bounded in time."""
+        if self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _start(self, seats: tuple[Seat, ...], environments: Environments, port: int = 0) -> Crew:
+        run_id = secrets.token_hex(8)
+        listener, rendezvous = open_listener(port)
+        ends = [open_ends() for _ in seats]
+        lease, lease_end = Channel.pair()
+        request = StartRanks(
+            seats,
+            tuple(with_rendezvous(e, rendezvous, run_id) for e in environments),
+            rendezvous,
+            run_id,
+        )
+        crew = Crew(seats, tuple(e.channel for e in ends), tuple(e.output for e in ends), lease)
+        try:
+            self._send(
+                request,
+                [d for e in ends for d in e.descriptors()]
+                + [lease_end.fileno(), listener.fileno()],
+            )
+        except OSError as error:
+            crew.close()
+            raise StartError(_could_not_start(self.ending(), self.complaints())) from error
+        finally:
+            for end in ends:
+                end.close_theirs()
+            lease_end.close()
+            listener.close()
+        return crew
+
+    def _send(self, request: StartRanks, descriptors: list[int]) -> None:
+        if self._control is None:
+            raise BrokenPipeError
+        self._control.send(request, descriptors)
+
+
+def template_of_this_kernel() -> Template:
+    """The one template of this process; a forked copy of the kernel gets one of its own."""
+    return _template_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _template_of(_pid: int) -> Template:
+    return Template()
+
+
+def _environments(seats: tuple[Seat, ...]) -> Environments:
+    base = kernel_environment()
+    return tuple(rank_environment(base, seat) for seat in seats)
+
+
+def _path() -> str:
+    return json.dumps([str(entry) for entry in sys.path])
+
+
+def _signature(environment: Mapping[str, str]) -> object:
+    """What a running template depends on: installed code and import-time settings."""
+    return (_age_of("torch"), _age_of("nb_accelerate"), import_time_settings(environment))
+
+
+def _age_of(package: str) -> tuple[float, ...]:
+    """When the package, or anything installed beside it, last changed."""
+    folder = _folder_of(package)
+    folders = [folder, folder.parent] if folder.parent.name.endswith("-packages") else [folder]
+    return tuple(f.stat().st_mtime for f in folders)
+
+
+@functools.cache
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise StartError(f"{package} cannot be imported by {sys.executable}. Install it there.")
+    return Path(spec.origin).parent
+
+
+def _is_alive(crew: Crew) -> bool:
+    """Whether ranks made ahead still stand by."""
+    return not any(channel.is_abandoned() for channel in (*crew.channels, crew.lease))
+
+
+def _could_not_start(status: int | None, complaints: str) -> str:
+    return (
+        f"The template process, which starts the workers, has ended (status {status}). "
+        f"It said:\n{complaints or '(nothing)'}"
+    )

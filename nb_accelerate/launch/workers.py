@@ -1,0 +1,186 @@
+"""Workers: the operation that runs a function in worker processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from nb_accelerate import payload
+from nb_accelerate.errors import LaunchError
+from nb_accelerate.launch.driver import Ask, Driver, Limits
+from nb_accelerate.launch.methods import METHODS
+from nb_accelerate.launch.story import Scene
+from nb_accelerate.launch.template import template_of_this_kernel
+from nb_accelerate.launch.values import Load, Values
+from nb_accelerate.launch.verdict import how_it_ended, verdict
+from nb_accelerate.messages import Go, Returned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nb_accelerate.launch.crew import Crew
+    from nb_accelerate.launch.standing import Standing
+    from nb_accelerate.machine import Machine
+    from nb_accelerate.messages import Parcel, RunMessage
+    from nb_accelerate.payload import Packed
+    from nb_accelerate.plan import Plan
+    from nb_accelerate.record import RunRecord
+
+__all__ = ["Call", "Workers"]
+
+_ERROR_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What to call, and whose state to bring back."""
+
+    function: Callable[..., object]
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
+    write_back: tuple[Any, ...] = ()
+
+    def packed(self) -> Packed:
+        """By value, for the ranks.
+
+        Raises:
+            PayloadError: a part of it cannot travel; names it.
+        """
+        return payload.pack_call(
+            self.function, tuple(self.args), dict(self.kwargs or {}), self.write_back
+        )
+
+
+class Workers:
+    """One crew at work on one call."""
+
+    def __init__(
+        self, plan: Plan, call: Call, limits: Limits, machine: Machine, *, port: int = 0
+    ) -> None:
+        self._plan = plan
+        self._call = call
+        self._limits = limits
+        self._machine = machine
+        self._port = port
+        self._driver: Driver | None = None
+        self._labels: dict[str, str] = {}
+        self._contents: dict[int, tuple[Any, Sequence[Any]]] = {}
+
+    # ------------------------------------------------------------ an Operation
+    @property
+    def over(self) -> bool:
+        """Nothing more will come."""
+        return self._at_work.over
+
+    @property
+    def asked(self) -> Ask | None:
+        """Why it was asked to end early, if it was."""
+        return self._at_work.asked
+
+    def start(self) -> None:
+        """Pack the call, fill the seats, send them off."""
+        method = METHODS[self._plan.start_method]
+        if not method.ships_the_call:
+            self._send_off(method.start(self._plan, self._in_memory(), self._port), None, {})
+            return
+        with self._call.packed() as packed:
+            sources, self._labels = payload.cell_sources(packed.filenames)
+            self._send_off(method.start(self._plan, None, self._port), packed, sources)
+
+    def step(self, patience: float) -> list[RunMessage]:
+        """What happened."""
+        return self._at_work.step(patience)
+
+    def ask(self, reason: Ask) -> None:
+        """End early."""
+        self._at_work.ask(reason)
+
+    def close(self) -> None:
+        """Let go of the crew, and have the next one made ahead."""
+        if self._driver is not None:
+            self._driver.close()
+        METHODS[self._plan.start_method].prepare(self._plan.seats)
+
+    def error(self, record: RunRecord) -> BaseException | None:
+        """The culprit's."""
+        standings = self._at_work.standings
+        return verdict(standings, self._scene(), [_error_lines(record, s.rank) for s in standings])
+
+    def values(self) -> Values:
+        """What the ranks returned."""
+        return Values([self._load(standing) for standing in self._at_work.standings])
+
+    def hand_over(self) -> None:
+        """Load rank 0's states into the kernel's own objects."""
+        if not self._call.write_back:
+            return
+        _, states = self._unpacked(self._at_work.standings[0])
+        for thing, state in zip(self._call.write_back, states, strict=True):
+            thing.load_state_dict(state)
+
+    # ------------------------------------------------------------ its parts
+    @property
+    def _at_work(self) -> Driver:
+        if self._driver is None:
+            raise LaunchError("The run has not been started.")
+        return self._driver
+
+    def _in_memory(self) -> object:
+        call = self._call
+        return (call.function, tuple(call.args), dict(call.kwargs or {}), call.write_back)
+
+    def _send_off(self, crew: Crew, packed: Packed | None, sources: dict[str, str]) -> None:
+        self._driver = Driver(crew, self._limits, self._labels)
+        go = Go(
+            call=packed.parcel if packed else None,
+            sources=sources,
+            labels=self._labels,
+            path=tuple(map(str, sys.path)),
+            cwd=os.getcwd(),  # noqa: PTH109 - a string travels
+            argv=tuple(sys.argv[:1]),
+            stall_seconds=self._limits.hang_notice_seconds,
+        )
+        self._driver.go(go, packed.fd if packed else None)
+
+    def _scene(self) -> Scene:
+        return Scene(
+            labels=self._labels,
+            memory_bytes=self._machine.memory_bytes or 0,
+            shm_bytes=self._machine.shm_bytes,
+            template_story=self._template_story() if self._at_work.lease_lost else "",
+        )
+
+    @staticmethod
+    def _template_story() -> str:
+        template = template_of_this_kernel()
+        ending = how_it_ended(template.ending(), None)
+        return (
+            f"the template process that started it has ended ({ending}), and its ranks with it. "
+            "Launch again: a new one is started"
+        )
+
+    def _load(self, standing: Standing) -> Load | LaunchError:
+        answer = standing.answer
+        if isinstance(answer, Returned):
+            if answer.value is None:
+                return LaunchError(
+                    f"rank {standing.rank}'s value cannot travel: {answer.complaint}"
+                )
+            return lambda: self._unpacked(standing)[0]
+        return LaunchError(f"rank {standing.rank} has no value: its function did not return.")
+
+    def _unpacked(self, standing: Standing) -> tuple[Any, Sequence[Any]]:
+        """(value, states), unpacked once."""
+        if standing.rank not in self._contents:
+            answer = cast("Returned", standing.answer)
+            descriptor, standing.descriptor = standing.descriptor, None
+            content = payload.unpack(cast("Parcel", answer.value), descriptor)
+            self._contents[standing.rank] = cast("tuple[Any, Sequence[Any]]", content)
+        return self._contents[standing.rank]
+
+
+def _error_lines(record: RunRecord, rank: int) -> list[str]:
+    lines = [line.text for line in record.log if line.rank == rank and line.stream == "stderr"]
+    return lines[-_ERROR_LINES:]

@@ -1,0 +1,48 @@
+"""What Linux does for a process when it is asked; elsewhere these do nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+__all__ = ["adopt_orphans", "end_with_parent", "line_buffered_c_output", "name_process"]
+
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+# <stdio.h>
+_IOLBF = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send SIGKILL to this process when the thread that forked it ends.
+
+    The parent may have died before the call: then nothing would ever be sent, so look.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent has died, so that they can be found."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def line_buffered_c_output() -> None:
+    """Let C libraries' printf reach the pipe line by line; into a pipe, C holds back 4 KiB."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+        libc.setvbuf(stdout, None, _IOLBF, 0)
+
+
+def name_process(name: str) -> None:
+    """Be called so in `top` and `ps`; at most 15 characters."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())

@@ -1,0 +1,134 @@
+"""What must be true around the function: descriptors, signals, environment, path, directory.
+
+The one writer of `os.environ`: a worker's own, never the kernel's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import io
+import os
+import signal
+import sys
+import threading
+import types
+from typing import TYPE_CHECKING
+
+from nb_accelerate.worker.linux import line_buffered_c_output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nb_accelerate.messages import Go
+
+__all__ = [
+    "enter",
+    "environment",
+    "forget_exit_functions",
+    "reset_signals",
+    "set_environment",
+    "take_output",
+    "take_session",
+]
+
+# A prompt printed without a newline shows after this long.
+_FLUSH_SECONDS = 0.02
+
+
+class _PromptOutput(io.TextIOWrapper):
+    """Line-buffered text that also lets an unfinished line through after a moment.
+
+    Unbuffered output would do too, but then a printed line is two writes, and lines of a rank and
+    its loader workers, which share the pipe, could tear each other.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - lives with the process
+        super().__init__(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        self._open_line = threading.Event()
+        self._owner = os.getpid()
+        self._flusher: threading.Thread | None = None
+
+    def write(self, text: str, /) -> int:
+        written = super().write(text)
+        if not self._open_line.is_set() and not text.endswith("\n"):
+            self._wake()
+        return written
+
+    def _wake(self) -> None:
+        # A forked loader worker has this object but not the thread.
+        if self._flusher is None and os.getpid() == self._owner:
+            self._flusher = threading.Thread(
+                target=self._flush_open_lines, name="nb_accelerate-flush", daemon=True
+            )
+            self._flusher.start()
+        self._open_line.set()
+
+    def _flush_open_lines(self) -> None:
+        pause = threading.Event()
+        while self._open_line.wait():
+            pause.wait(_FLUSH_SECONDS)
+            self._open_line.clear()
+            self.flush()
+
+
+def take_session() -> None:
+    """Lead a session and process group of our own: the kernel's signals do not come here."""
+    os.setsid()
+
+
+def take_output(stdout: int, stderr: int) -> None:
+    """Let everything that this process writes go to these two descriptors, C libraries included."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+        if source != target:
+            os.dup2(source, target)
+            os.close(source)
+        os.set_inheritable(target, True)  # noqa: FBT003 - positional only
+    for name, stream in (
+        ("stdin", open(0, closefd=False)),  # noqa: SIM115 - live as long as the process
+        ("stdout", _PromptOutput(1)),
+        ("stderr", _PromptOutput(2)),
+    ):
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    line_buffered_c_output()
+
+
+def reset_signals() -> None:
+    """Python's ordinary handlers, except that an interrupt waits until a function runs."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment as it is."""
+    return dict(os.environ)
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Replace this process's environment."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def forget_exit_functions() -> None:
+    """In a forked copy of the kernel: what was to run at the kernel's exit is not ours to run."""
+    atexit._clear()  # noqa: SLF001 - there is no public way
+    if util := sys.modules.get("multiprocessing.util"):
+        atexit.register(util._exit_function)  # noqa: SLF001 - registered at its import
+
+
+def enter(go: Go) -> None:
+    """Take on the kernel's path, directory and arguments, with a clean `__main__`."""
+    if go.call is not None:
+        # multiprocessing's children would import our own `__main__` again as theirs.
+        sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.path[:] = go.path
+    sys.argv[:] = go.argv
+    os.chdir(go.cwd)
+    # The template has looked into these directories long ago; files may have come since.
+    importlib.invalidate_caches()

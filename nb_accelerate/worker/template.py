@@ -1,0 +1,343 @@
+"""The template: a clean interpreter with torch imported that forks ranks on request.
+
+    kernel ──control socket──▶ template ──fork──▶ rank, rank, …      (a session each)
+       └──a socket per run────────┘└────fork──▶ keeper (rendezvous stores)
+
+It has one Python thread, its own session, computes nothing and touches no device, so a fork of it
+carries no broken locks, no lost thread pools and no CUDA state. A run is a lease: its socket
+carries signals in and ends out, and when the kernel closes it, the run's ranks are killed. The
+template leaves when the control socket ends or its parent changes, and takes everyone along.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import warnings
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from nb_accelerate.channel import Channel
+from nb_accelerate.messages import RankEnded, RanksStarted, Rendezvous, SignalRanks, StartRanks
+from nb_accelerate.worker import surroundings
+from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
+from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_process
+from nb_accelerate.worker.rank import Station, serve
+
+if TYPE_CHECKING:
+    from nb_accelerate.plan import Seat
+
+__all__ = ["main"]
+
+_PARENT_CHECK_SECONDS = 0.5
+_LEISURE_SECONDS = 0.05
+_TERM_SECONDS = 1.0
+# What every rank needs, before the first request is served.
+_FIRST = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "threadpoolctl",
+    "nb_accelerate.training",
+)
+# What making an optimizer pulls in (0.8 s in each rank), when there is nothing else to do.
+# In pieces, because a request that comes meanwhile waits for the piece's end.
+_LATER = (
+    "sympy",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch._functorch.aot_autograd",
+    "torch._dynamo",
+    "torch.optim",
+)
+
+
+@dataclass
+class _Lease:
+    """One run's ranks, and the socket by which the kernel holds them."""
+
+    number: int
+    run_id: str
+    socket: Channel
+    pids: tuple[int, ...] = ()
+    living: dict[int, int] = field(default_factory=dict)
+    """pid → local rank"""
+
+
+def main(control: int, kernel: int) -> NoReturn:
+    """Serve requests that come by descriptor `control` until process `kernel` is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    adopt_orphans()
+    name_process("nb-template")
+    # BLAS has a thread of its own and mends its locks at a fork; Python 3.12 warns all the same.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
+    for name in _FIRST:
+        importlib.import_module(name)
+    _Template(Channel(socket.socket(fileno=control)), kernel).run()
+
+
+class _Template:
+    """The event loop: requests, signals for ranks, ends of ranks."""
+
+    def __init__(self, control: Channel, kernel: int) -> None:
+        self._control = control
+        self._kernel = kernel
+        self._leases: dict[int, _Lease] = {}
+        self._numbers = iter(range(1, sys.maxsize))
+        self._later = list(_LATER)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._serve_requests)
+        self._child_ended = self._watch_children()
+        self._keeper, self._keeper_pid = self._fork_keeper()
+
+    # ------------------------------------------------------------ life
+    def run(self) -> NoReturn:
+        _settle()
+        while True:
+            ready = self._selector.select(self._patience())
+            for key, _ in ready:
+                key.data()
+            if not ready:
+                self._use_leisure()
+            if os.getppid() != self._kernel:
+                self._leave()
+
+    def _patience(self) -> float:
+        return _LEISURE_SECONDS if self._has_leisure() else _PARENT_CHECK_SECONDS
+
+    def _has_leisure(self) -> bool:
+        return bool(self._later) and not self._leases
+
+    def _use_leisure(self) -> None:
+        if self._has_leisure():
+            importlib.import_module(self._later.pop(0))
+            _settle()
+
+    def _leave(self) -> NoReturn:
+        """End all ranks, the patient way first, and go."""
+        groups = [pid for lease in self._leases.values() for pid in lease.living]
+        deadline = time.monotonic() + _TERM_SECONDS
+        for pid in groups:
+            _signal_group(pid, signal.SIGTERM)
+        while any(lease.living for lease in self._leases.values()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self._reap()
+        for pid in groups:
+            _signal_group(pid, signal.SIGKILL)
+        _kill(self._keeper_pid)
+        for stray in _children():
+            _kill(stray)
+        os._exit(0)
+
+    # ------------------------------------------------------------ requests
+    def _serve_requests(self) -> None:
+        for message, descriptors in self._control.available():
+            if isinstance(message, StartRanks):
+                self._start(message, descriptors)
+        if self._control.at_end:
+            self._leave()
+
+    def _start(self, request: StartRanks, descriptors: tuple[int, ...]) -> None:
+        *ends, lease_end, listener = descriptors
+        lease = _Lease(
+            next(self._numbers), request.run_id, Channel(socket.socket(fileno=lease_end))
+        )
+        triples = list(zip(ends[::3], ends[1::3], ends[2::3], strict=True))
+        for local_rank, (seat, environment) in enumerate(
+            zip(request.seats, request.environments, strict=True)
+        ):
+            channel, stdout, stderr = triples[local_rank]
+            others = [d for triple in triples for d in triple if d not in triples[local_rank]]
+            station = Station(cast("Seat", seat), environment, request.rendezvous, stdout, stderr)
+            pid = self._fork([*others, listener, lease.socket.fileno()])
+            if pid == 0:
+                serve(Channel(socket.socket(fileno=channel)), station)
+            lease.living[pid] = local_rank
+        lease.pids = tuple(lease.living)
+        self._open_store(lease, request.rendezvous, listener)
+        for descriptor in (*ends, listener):
+            os.close(descriptor)
+        self._leases[lease.number] = lease
+        self._selector.register(
+            lease.socket, selectors.EVENT_READ, lambda: self._serve_lease(lease)
+        )
+        _tell(lease.socket, RanksStarted(lease.pids))
+
+    def _open_store(self, lease: _Lease, rendezvous: Rendezvous, listener: int) -> None:
+        self._keeper.send(OpenStore(lease.number, rendezvous), (listener,))
+
+    def _serve_lease(self, lease: _Lease) -> None:
+        for message, _ in lease.socket.available():
+            if isinstance(message, SignalRanks):
+                self._signal(lease, message)
+        if lease.socket.at_end:
+            self._end_lease(lease)
+
+    @staticmethod
+    def _signal(lease: _Lease, message: SignalRanks) -> None:
+        for pid, local_rank in lease.living.items():
+            if local_rank in message.local_ranks:
+                send = _signal_group if message.whole_group else _signal_one
+                send(pid, message.signal)
+
+    def _end_lease(self, lease: _Lease) -> None:
+        """The kernel has let go of the run: nothing of it may remain."""
+        for pid in lease.living:
+            _signal_group(pid, signal.SIGKILL)
+        self._selector.unregister(lease.socket)
+        lease.socket.close()
+        self._keeper.send(CloseStore(lease.number))
+        if not lease.living:
+            self._forget(lease)
+
+    def _forget(self, lease: _Lease) -> None:
+        self._leases.pop(lease.number, None)
+        self._kill_strays(lease.run_id)
+
+    def _kill_strays(self, run_id: str) -> None:
+        """End what left its rank's group and outlived it, unless it is another run's."""
+        ours = {self._keeper_pid}.union(*(lease.pids for lease in self._leases.values()))
+        others = {lease.run_id for lease in self._leases.values()} - {run_id}
+        for pid in _children():
+            if pid not in ours and not _environment_names(pid, others):
+                _kill(pid)
+
+    # ------------------------------------------------------------ children
+    def _watch_children(self) -> int:
+        """A descriptor that becomes readable when a child ends."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._wake_write = write
+        self._selector.register(read, selectors.EVENT_READ, self._children_changed)
+        return read
+
+    def _children_changed(self) -> None:
+        try:
+            while os.read(self._child_ended, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        self._reap()
+
+    def _reap(self) -> None:
+        owners = {pid: lease for lease in self._leases.values() for pid in lease.living}
+        while (pid := _next_ended()) is not None:
+            if pid in owners:
+                # While it is not reaped, its number cannot become another group's.
+                _signal_group(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
+            if pid == self._keeper_pid:
+                self._leave()  # no run could start any more; the kernel starts another template
+            if pid in owners:
+                peak = usage.ru_maxrss * 1024
+                self._ended(owners[pid], pid, status, peak)
+
+    def _ended(self, lease: _Lease, pid: int, status: int, peak_bytes: int) -> None:
+        local_rank = lease.living.pop(pid)
+        if lease.socket.fileno() >= 0:
+            _tell(lease.socket, RankEnded(local_rank, status, time.monotonic(), peak_bytes))
+        elif not lease.living:
+            self._forget(lease)
+
+    def _fork(self, also_close: list[int]) -> int:
+        """Fork; the child leads a session and holds nothing of the template's."""
+        template = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            end_with_parent(template)
+            surroundings.take_session()
+            surroundings.reset_signals()
+            self._drop_everything()
+            for descriptor in also_close:
+                os.close(descriptor)
+        return pid
+
+    def _drop_everything(self) -> None:
+        self._selector.close()
+        self._control.close()
+        for lease in self._leases.values():
+            lease.socket.close()
+        if hasattr(self, "_keeper"):
+            self._keeper.close()
+        os.close(self._child_ended)
+        os.close(self._wake_write)
+
+    def _fork_keeper(self) -> tuple[Channel, int]:
+        ours, theirs = Channel.pair()
+        pid = self._fork([ours.fileno()])
+        if pid == 0:
+            name_process("nb-keeper")
+            keep_stores(Channel(theirs))
+        theirs.close()
+        return ours, pid
+
+
+def _settle() -> None:
+    """After imports: keep what they made out of the ranks' housekeeping."""
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page that ranks share
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+        # torch takes apart its operator tables at exit: 25 ms in each rank, to no end.
+        finalizer.atexit = False
+
+
+def _tell(channel: Channel, message: object) -> None:
+    try:
+        channel.send(message)
+    except OSError:
+        return  # the kernel has let go; the end of file says the rest
+
+
+def _next_ended() -> int | None:
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return ended.si_pid if ended else None
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):  # gone, or not yet a session of its own
+        _signal_one(pid, number)
+
+
+def _signal_one(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _kill(pid: int) -> None:
+    _signal_one(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """All children, adopted ones included."""
+    try:
+        listing = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(pid) for pid in listing.split()]
+
+
+def _environment_names(pid: int, run_ids: set[str]) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(run_id.encode() in environment for run_id in run_ids)
