@@ -219,11 +219,22 @@ def shared_memory_files() -> list[str]:
 
 
 def ours(name: str) -> bool:
-    """Whether no process of another session holds the file: other programs run here too."""
+    """Whether the file is this session's; one that nobody holds could be any test session's."""
     session = {process.pid for process in processes_of_session()} | {os.getpid()}
-    return not any(
-        process.pid not in session and holds(process.pid, name) for process in psutil.process_iter()
-    )
+    if any(holds(pid, name) for pid in session):
+        return True
+    above = {process.pid for process in psutil.Process().parents()}
+    strangers = [p for p in psutil.process_iter() if p.pid not in session | above]
+    return not any(holds(stranger.pid, name) or runs_tests(stranger) for stranger in strangers)
+
+
+def runs_tests(process: psutil.Process) -> bool:
+    """Whether a process is part of a test session, such as one of another checkout."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return any(word in command for word in ("pytest", "ipykernel", "nb_accelerate"))
 
 
 def holds(pid: int, name: str) -> bool:

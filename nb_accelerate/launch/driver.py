@@ -26,7 +26,6 @@ from nb_accelerate.messages import (
     Left,
     Metrics,
     Notice,
-    Output,
     Progress,
     Raised,
     RankEnded,
@@ -89,6 +88,7 @@ class Driver:
         self._rung_ends = 0.0
         self._descended_at = 0.0
         self._left_behind = False
+        self._go: tuple[Go, int | None] | None = None
         self._lease_lost = False
         now = time.monotonic()
         self._time_out = now + limits.timeout_seconds if limits.timeout_seconds else None
@@ -120,9 +120,12 @@ class Driver:
         return self._lease_lost
 
     def go(self, go: Go, descriptor: int | None) -> None:
-        """Send every rank its call."""
-        for channel in self._crew.channels:
-            self._send(channel, go, () if descriptor is None else (descriptor,))
+        """Send every rank its call, once all are ready.
+
+        Not before: a rank that has done its part and leaves would break the connections of one
+        that is still joining the group.
+        """
+        self._go = go, None if descriptor is None else os.dup(descriptor)
 
     def ask(self, reason: Ask) -> None:
         """Ask for the end, from any thread or signal handler; a second time skips all patience."""
@@ -145,6 +148,8 @@ class Driver:
         """Let go of the crew (what still runs is killed) and of all descriptors."""
         self._selector.close()
         self._crew.close()
+        if self._go is not None and self._go[1] is not None:
+            os.close(self._go[1])
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -213,7 +218,8 @@ class Driver:
                 standing.waiting, standing.waiting_heard = message, time.monotonic()
                 self._look_around(message)
             case Ready(_, pid):
-                standing.pid = pid
+                standing.pid, standing.is_ready = pid, True
+                self._send_off()
             case Metrics() | Progress() | Interrupted():
                 pass
             case _:
@@ -269,6 +275,15 @@ class Driver:
         return self.standings.index(standing)
 
     # ------------------------------------------------------------ what to do about it
+    def _send_off(self) -> None:
+        if self._go is None or not all(s.is_ready for s in self.standings):
+            return
+        (go, descriptor), self._go = self._go, None
+        for channel in self._crew.channels:
+            self._send(channel, go, () if descriptor is None else (descriptor,))
+        if descriptor is not None:
+            os.close(descriptor)
+
     def _answered(self, standing: Standing) -> None:
         if isinstance(standing.answer, Raised):
             self._descend(AFTER_FAILURE)

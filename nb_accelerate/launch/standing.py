@@ -17,6 +17,8 @@ class Standing:
 
     rank: int
     pid: int | None = None
+    is_ready: bool = False
+    """It has joined the group and waits for its call."""
     answer: Returned | Raised | None = None
     descriptor: int | None = None
     """The shared-memory file that came with the answer."""

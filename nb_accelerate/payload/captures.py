@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.payload.attempt import Failed, attempt
 from nb_accelerate.payload.names import travels_by_name
-from nb_accelerate.payload.pickling import pickled
+from nb_accelerate.payload.pickling import CACHED, pickled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["WRAPPERS", "Part", "call_parts", "culprit_of", "failure_of", "parts_of", "type_name"]
 
-WRAPPERS = (MethodType, functools.partial, classmethod, staticmethod, property)
+WRAPPERS = (MethodType, functools.partial, classmethod, staticmethod, property, CACHED)
 """Types that stand on a function."""
 
 OPEN_MODULES = frozenset({"builtins", "collections", "functools", "types", "dataclasses"})
@@ -173,7 +173,7 @@ def _of_items(items: Any, part: Part) -> Iterator[Part]:  # noqa: ANN401 - any i
 
 def _of_wrapper(value: Any, part: Part) -> Iterator[Part]:  # noqa: ANN401 - several types
     """What a bound method, a partial, a property or the like stands on."""
-    for name in ("__self__", "__func__", "func", "fget", "fset", "fdel"):
+    for name in ("__self__", "__func__", "func", "__wrapped__", "fget", "fset", "fdel"):
         inner = getattr(value, name, None)
         if inner is not None:
             yield Part(inner, f"{part.path}.{name}", part.where)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from nb_accelerate.payload.names import importable
+from nb_accelerate.payload.names import importable, travels_by_name
 from nb_accelerate.payload.storages import reduce_optimizer, storage_reducers
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ __all__ = [
     "keeping_known_class",
     "pickled",
 ]
+
+CACHED = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no public name
 
 BIG_BYTES = 64 * 1024
 """From here on, mapping memory is cheaper than copying it."""
@@ -85,7 +87,8 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         # Python-level look-up for every object.
         self.dispatch_table = {
             **cloudpickle.Pickler.dispatch_table,
-            CodeType: partial(_reduce_code, filenames=self.filenames),
+            CodeType: functools.partial(_reduce_code, filenames=self.filenames),
+            CACHED: _reduce_cached,
             **storage_reducers(),
         }
         super().__init__(file, protocol=5, buffer_callback=buffer_callback)
@@ -110,9 +113,10 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(name, str):
             self._send_by_value_if_unimportable(name)
         reduced = super().reducer_override(obj)
-        if self._redefine_classes or not isinstance(obj, type):
+        if not isinstance(obj, type):
             return reduced
-        return keeping_known_class(reduced)
+        reduced = _keeping_slots(reduced, obj)
+        return reduced if self._redefine_classes else keeping_known_class(reduced)
 
     def _send_by_value_if_unimportable(self, name: str) -> None:
         if name in self._seen_modules:
@@ -138,6 +142,26 @@ def _reduce_code(code: CodeType, filenames: set[str] | None = None) -> tuple[Any
     )
 
 
+def _reduce_cached(cached: Any) -> Any:  # noqa: ANN401 - a function under functools.lru_cache
+    if travels_by_name(cached):
+        return cached.__reduce__()
+    # Two steps, since a cached function that calls itself refers to the cache.
+    make = (cached.cache_parameters(),)
+    return _empty_cached, make, cached.__wrapped__, None, None, _fill_cached
+
+
+def _empty_cached(parameters: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as above
+        return vars(call)["function"](*args, **kwargs)
+
+    return functools.lru_cache(**parameters)(call)
+
+
+def _fill_cached(cached: Any, function: FunctionType) -> None:  # noqa: ANN401 - as above
+    cached.__wrapped__.function = function
+    functools.update_wrapper(cached, function)
+
+
 CODE_REDUCERS: dict[type, Callable[[Any], Any]] = {
     **{
         kind: reducer
@@ -147,11 +171,27 @@ CODE_REDUCERS: dict[type, Callable[[Any], Any]] = {
         if kind not in (io.TextIOWrapper, memoryview)
     },
     CodeType: _reduce_code,
+    CACHED: _reduce_cached,
 }
 """How the parts of functions and classes are pickled, for picklers that are not ours."""
 
 
 # ---------------------------------------------------------------- classes
+def _keeping_slots(reduced: Any, kind: type) -> Any:  # noqa: ANN401 - whatever cloudpickle gives
+    """A class's reduction with its `__slots__` in place when it is made.
+
+    cloudpickle makes the class first and sets `__slots__` afterwards, when it has no effect:
+    instances then have a dictionary, which the original class refuses when they come back.
+    """
+    maker = cloudpickle.cloudpickle._make_skeleton_class  # noqa: SLF001 - it has no public name
+    is_made = isinstance(reduced, tuple) and reduced[0] is maker
+    if not is_made or "__slots__" not in vars(kind):
+        return reduced
+    make, (constructor, name, bases, settings, *rest), *others = reduced
+    settings = {**settings, "__slots__": vars(kind)["__slots__"]}
+    return make, (constructor, name, bases, settings, *rest), *others
+
+
 def keeping_known_class(reduced: Any) -> Any:  # noqa: ANN401 - whatever cloudpickle gives
     """A class's reduction, changed so that a class which the receiver has is left as it is.
 

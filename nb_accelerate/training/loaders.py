@@ -284,8 +284,11 @@ def _shared_stream(loader: DataLoader[T_co], sharding: Sharding) -> DataLoader[T
         even_batches=sharding.config.even_batches,
         mark_repeated=True,
     )
-    per_rank = {"batch_size": shard.per_rank} if loader.batch_size is not None else {}
-    return _twin(loader, dataset=shard, collate_fn=_CountingCollate(loader.collate_fn), **per_rank)
+    changed = {"dataset": shard, "collate_fn": _CountingCollate(loader.collate_fn)}
+    if loader.batch_size is not None:
+        sizes = BatchSampler(loader.sampler, shard.per_rank, loader.drop_last)
+        changed |= {"batch_size": shard.per_rank, "batch_sampler": sizes}
+    return _twin(loader, **changed)
 
 
 def _twin(loader: DataLoader[T_co], **changed: Anything) -> DataLoader[T_co]:

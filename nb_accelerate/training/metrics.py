@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .nested import Anything, Nested, flatten, map_leaves
+from .nested import Anything, Nested, flatten
 
 if TYPE_CHECKING:
     from .collectives import Collectives
@@ -39,10 +39,8 @@ def gather_for_metrics(
     size, real = (current.size, current.real) if current is not None else (None, None)
     if use_gather_object:
         return collectives.gather_object(_kept(data, size, real))
-    is_leaf = partial(_is_sample_list, size=size)
-    own = map_leaves(lambda leaf: _kept(leaf, size, real), data, is_leaf=is_leaf)
-    leaves, rebuild = flatten(own, is_leaf=is_leaf)
-    return rebuild(_gathered(leaves, collectives))
+    leaves, rebuild = flatten(data, is_leaf=partial(_is_sample_list, size=size))
+    return rebuild(_gathered([_kept(leaf, size, real) for leaf in leaves], collectives))
 
 
 def _gathered(leaves: list[Nested], collectives: Collectives) -> list[Nested]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
@@ -166,6 +166,10 @@ class _Sliceable(Protocol):
     def __getitem__(self, part: slice, /) -> Anything: ...
 
 
+class _Dataset(Protocol):
+    def select(self, indices: list[int], /) -> Anything: ...
+
+
 def share_of(
     inputs: Anything, rank: int, world_size: int, *, apply_padding: bool = False
 ) -> Anything:
@@ -188,8 +192,8 @@ def _slice_of(inputs: _Sliceable, rank: int, world_size: int, *, apply_padding: 
     start = rank * shortest + min(rank, longer)
     stop = start + shortest + (rank < longer)
     missing = shortest + bool(longer) - (stop - start) if apply_padding else 0
-    if hasattr(inputs, "select"):  # a datasets.Dataset, whose slices are plain dicts
-        return inputs.select([*range(start, stop), *[len(inputs) - 1] * missing])
+    if hasattr(inputs, "column_names"):  # a datasets.Dataset, whose slices are plain dicts
+        return cast("_Dataset", inputs).select([*range(start, stop), *[len(inputs) - 1] * missing])
     part = inputs[start:stop]
     if not missing or not len(inputs):
         return part

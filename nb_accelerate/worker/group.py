@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from nb_accelerate.worker.linux import without_name_servers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,15 +26,16 @@ def open_store(rendezvous: Rendezvous, listener: int) -> object:
     """The run's TCPStore, on a socket that already listens: whoever comes early just waits."""
     import torch.distributed as dist
 
-    return dist.TCPStore(  # type: ignore[attr-defined]  # public, though not marked so
-        rendezvous.host,
-        rendezvous.port,
-        None,
-        is_master=True,
-        timeout=timedelta(seconds=_STORE_SECONDS),
-        wait_for_workers=False,
-        master_listen_fd=listener,
-    )
+    with without_name_servers():
+        return dist.TCPStore(  # type: ignore[attr-defined]  # public, though not marked so
+            rendezvous.host,
+            rendezvous.port,
+            None,
+            is_master=True,
+            timeout=timedelta(seconds=_STORE_SECONDS),
+            wait_for_workers=False,
+            master_listen_fd=listener,
+        )
 
 
 def share_threads(count: int) -> None:
@@ -41,7 +44,7 @@ def share_threads(count: int) -> None:
     from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(count)
-    threadpool_limits(count)
+    threadpool_limits(count)  # type: ignore[no-untyped-call]  # it has no types
 
 
 @contextmanager
@@ -56,9 +59,10 @@ def join(seat: Seat, rendezvous: Rendezvous) -> Iterator[None]:
 
     if seat.device.startswith(("cuda", "xpu")):
         torch.accelerator.set_device_index(int(seat.device.partition(":")[2] or 0))
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # likewise
-        rendezvous.host, rendezvous.port, timeout=timedelta(seconds=_STORE_SECONDS)
-    )
+    with without_name_servers():
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, though not marked so
+            rendezvous.host, rendezvous.port, timeout=timedelta(seconds=_STORE_SECONDS)
+        )
     dist.init_process_group(
         seat.backend,
         store=dist.PrefixStore(_PREFIX, store),  # type: ignore[attr-defined]  # likewise

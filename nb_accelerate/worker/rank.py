@@ -186,7 +186,7 @@ def _returned(rank: int, value: object, write_back: Sequence[Any]) -> Answer:
     parcel, complaint = None, ""
     descriptors: tuple[int, ...] = ()
     try:
-        packed = payload.pack_value((value, states))
+        packed = payload.pack_value(value, states)
         parcel, descriptors = packed.parcel, _descriptors(packed.fd)
     except PayloadError as error:
         complaint = str(error)

@@ -24,7 +24,6 @@ ENVIRONMENT_IS_TOUCHED_IN = {
 BROAD_EXCEPTS = {
     "nb_accelerate/worker/rank.py": "the training function: the cell must hear of it",
     "nb_accelerate/payload/attempt.py": "what is pickled, by its own __reduce__",
-    "nb_accelerate/launch/verdict.py": "a class of exception that is rebuilt",
     "nb_accelerate/launch/run.py": "a view: a broken picture must not stop a training",
 }
 

@@ -357,7 +357,7 @@ class Kernel:
         own = psutil.Process(self.pid).children()
         return next((child for child in own if _is_template(child)), None)
 
-    def strays(self, spares: int = 2) -> list[str]:
+    def strays(self, spares: int = 3) -> list[str]:
         """What is there that should not be between two launches.
 
         Args:
@@ -371,7 +371,7 @@ class Kernel:
             found += idle
         return [told for process in found if (told := _described(process))]
 
-    def expect_no_strays(self, seconds: float = 3, spares: int = 2) -> None:
+    def expect_no_strays(self, seconds: float = 3, spares: int = 3) -> None:
         """Nothing of the runs so far remains, after a moment."""
         self._expect_gone(lambda: self.strays(spares), seconds)
 

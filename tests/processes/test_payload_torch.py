@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from nb_accelerate import payload
-from nb_accelerate.payload.storages import storage_reducers
+from nb_accelerate.payload import storages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,9 +217,19 @@ def test_weights_travel_beside_the_pickle_once() -> None:
 
 
 def test_nothing_of_torch_is_known_where_torch_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch.UntypedStorage in storage_reducers()
+    assert torch.UntypedStorage in storages.storage_reducers()
     monkeypatch.delitem(sys.modules, "torch")
-    assert storage_reducers() == {}
+    assert storages.storage_reducers() == {}
+
+
+def test_what_was_on_an_accelerator_goes_to_the_device_that_loads_it() -> None:
+    raw = bytearray(b"12345678")
+    with storages.loading_onto("meta"):
+        assert storages._rebuild_storage(raw, True).device.type == "meta"
+        assert storages._rebuild_storage(raw, False).device.type == "cpu"
+        assert storages._rebuild_from_cpu(torch.ones(2), True).device.type == "meta"
+    assert bytes(storages._rebuild_storage(raw, True)) == b"12345678"
+    assert storages._rebuild_from_cpu(torch.ones(2), True).requires_grad
 
 
 @pytest.mark.gpu
@@ -315,9 +325,11 @@ def test_data_of_the_kernel_can_be_computed_on(tmp_path: Any) -> None:
 
 
 LOADERS = """
-    import dataclasses, torch
+    import dataclasses, functools, torch
     from torch.utils.data import DataLoader
 
+    @functools.cache
+    def text(i): return str(i)
     @dataclasses.dataclass
     class Batch:
         x: torch.Tensor
@@ -325,7 +337,7 @@ LOADERS = """
     class Squares:
         def __len__(self): return 8
         def __getitem__(self, i): return i ** 2
-    collate = lambda items: Batch(torch.tensor(items), [str(i) for i in items])
+    collate = lambda items: Batch(torch.tensor(items), [text(i) for i in items])
     def read(method):
         loader = DataLoader(
             Squares(), 4, num_workers=1, collate_fn=collate, multiprocessing_context=method

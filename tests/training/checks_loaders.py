@@ -77,7 +77,9 @@ def check_gather_for_metrics_keeps_the_order_of_the_sampler() -> None:
     accelerator = Accelerator()
     for size in SIZES:
         for batch in BATCHES:
-            plain = numbers(size, batch, shuffle=True, generator=torch.Generator().manual_seed(size))
+            plain = numbers(
+                size, batch, shuffle=True, generator=torch.Generator().manual_seed(size)
+            )
             wanted = [n for b in plain for n in b.tolist()]
             generator = torch.Generator().manual_seed(size + rank())  # rank 0's holds
             loader = numbers(size, batch, shuffle=True, generator=generator)
@@ -150,7 +152,7 @@ def check_gather_for_metrics_keeps_every_structure() -> None:
             "scored": Scored(batch["x"] * 2.0, batch["name"]),
             "pairs": [(n, str(n)) for n in batch["x"].tolist()],
             "constant": torch.arange(5),
-            "columns": (tuple(batch["x"].tolist()), tuple(batch["name"])),
+            "columns": [tuple(batch["x"].tolist()), tuple(batch["name"]), ("-", "-")],
             "count": len(batch["name"]),
         }
         all_of_it = accelerator.gather_for_metrics(data)
@@ -159,13 +161,15 @@ def check_gather_for_metrics_keeps_every_structure() -> None:
         names += all_of_it["scored"].names
         pairs += all_of_it["pairs"]
         constants.append(all_of_it["constant"].tolist())
-        columns.append(all_of_it["columns"])
+        columns.append(all_of_it["columns"])  # three of them: no list of two samples
         counts.append(all_of_it["count"])
     assert scores == [2.0 * n for n in range(7)]
     assert names == [f"sample {n}" for n in range(7)]
     assert pairs == [(n, str(n)) for n in range(7)]
     assert constants == [[*range(5), *range(5)]] * 2  # no batch: nothing is cut off
     assert counts == [[2, 2]] * 2
+    assert [len(some) for some in columns] == [3, 3]
+    assert [n for some in columns for n in some[0]] == list(range(7))
 
 
 def check_a_loss_is_not_cut_off_with_the_last_batch() -> None:

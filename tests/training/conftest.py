@@ -51,7 +51,9 @@ def verdict_of(
     def verdict(launch: tuple[str, int], check: str) -> str:
         if launch not in launches:
             launches[launch] = launched(*launch, tmp_path_factory.mktemp("ranks"))
-        return launches[launch].get(check, "It was not run: an earlier check has failed.")
+        if check not in launches[launch]:
+            pytest.skip("not run: an earlier check of this launch has failed")
+        return launches[launch][check]
 
     return verdict
 

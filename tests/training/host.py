@@ -55,9 +55,7 @@ def run_rank(rank: int, world_size: int, folder: Path, checks) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), world_size)
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world_size, timeout=PATIENCE
-    )
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
     replica = Replica(
         rank=rank, local_rank=rank, world_size=world_size, local_world_size=world_size,
         device="cpu", reporter=Recorder(),

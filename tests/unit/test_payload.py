@@ -166,6 +166,8 @@ MAKERS = """
     add_five = adder(5)
     add_two = functools.partial(helper, 2)
     def factorial(n): return 1 if n < 2 else n * factorial(n - 1)
+    @functools.lru_cache(maxsize=7)
+    def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
     def with_defaults(x, y=4, *, z=5): return x, y, z
     def sub():
         class Local:
@@ -208,6 +210,7 @@ MAKERS = """
         ("add_five", (1,), 6),
         ("add_two", (), 6),
         ("factorial", (5,), 120),
+        ("fibonacci", (60,), 1548008755920),
         ("with_defaults", (1,), (1, 4, 5)),
     ],
 )
@@ -216,6 +219,14 @@ def test_functions_of_cells_travel_by_value(
 ) -> None:
     function = run_cell(MAKERS)[name]
     assert called(payload.pack_call(function, args, {})) == expected
+
+
+def test_a_cached_function_of_a_cell_has_a_cache_of_its_own_where_it_arrives() -> None:
+    fibonacci = run_cell(MAKERS)["fibonacci"]
+    came = there_and_back(fibonacci)
+    assert came(60) == fibonacci(60)
+    assert came.cache_info()[:3] == fibonacci.cache_info()[:3] == (58, 61, 7)
+    assert came.__name__ == "fibonacci"
 
 
 def test_instances_of_cell_classes_come_back_as_the_same_class() -> None:
@@ -393,6 +404,8 @@ CAPTURES = """
     class Keeps:
         kept = threading.Lock()
     bound = functools.partial(print, 1, guard=threading.Lock())
+    @functools.cache
+    def cached(): return lock
     def in_comprehension(): return [lock for _ in range(3)]
     class Stubborn:
         def __getstate__(self): raise RuntimeError("not me")
@@ -409,6 +422,7 @@ CAPTURES = """
         ("uses_helper, (), {}", "global `lock` used by `uses_global` is a _thread.lock"),
         ("closure(), (), {}", "closure variable `mutex` of `closure.train` is a _thread.lock"),
         ("default, (1,), {}", "default of parameter `guard` of `default` is a _thread.lock"),
+        ("cached, (), {}", "global `lock` used by `cached`"),
         ("in_comprehension, (), {}", "global `lock` used by `in_comprehension`"),
         ("Uses().method, (), {}", "global `lock` used by `Uses.method`"),
         ("print, (Uses(),), {}", "global `lock` used by `Uses.method`"),
