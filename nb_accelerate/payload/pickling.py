@@ -185,7 +185,7 @@ def _keeping_slots(reduced: Any, kind: type) -> Any:  # noqa: ANN401 - whatever 
     """
     maker = cloudpickle.cloudpickle._make_skeleton_class  # noqa: SLF001 - it has no public name
     is_made = isinstance(reduced, tuple) and reduced[0] is maker
-    if not is_made or "__slots__" not in vars(kind):
+    if not is_made or not vars(kind).get("__slots__"):
         return reduced
     make, (constructor, name, bases, settings, *rest), *others = reduced
     settings = {**settings, "__slots__": vars(kind)["__slots__"]}
