@@ -67,9 +67,9 @@ def measure(peers: Sequence[Peer], repetitions: int) -> Section:
     return Section(
         "The end of a rank",
         "Milliseconds from the last statement of the function (a tiny training step on two ranks) "
-        "to the return of the call, median (least), and what was there when the call returned: what "
-        "the function wrote to a file and did not flush or close, what it registered with atexit, "
-        "and what a thread of its own wrote 10 ms later.",
+        "to the return of the call, median (least), and how often it was there when the call "
+        "returned: what the function wrote to a file and did not flush or close, what it "
+        "registered with atexit, what a thread of its own wrote 10 ms later.",
         ("peer", "n", "end", *_PROMISES.values()),
         [_row(peer.name, samples) for peer in peers],
         [_check(samples)],

@@ -64,9 +64,9 @@ def measure(peers: Sequence[Peer], repetitions: int) -> Section:
     return Section(
         "Failures",
         "Seconds from the failure of rank 1, while rank 0 waits in an all_reduce, to the error in "
-        "the cell; from the interrupt to a free kernel, for ranks that sleep in Python (*interrupt*) "
-        "and for ranks that ignore every signal (*stubborn*); median (least). *named*: how often the "
-        "first rank that the error speaks of was rank 1.",
+        "the cell; from the interrupt to a free kernel, for ranks that sleep in Python "
+        "(*interrupt*) and for ranks that ignore every signal (*stubborn*); median (least). "
+        "*named*: how often the first rank that the error speaks of was rank 1.",
         ("peer", *_FAILURES, *_INTERRUPTS, "named"),
         [_row(peer.name, samples) for peer in peers],
         [_check(way, samples) for way in (*_FAILURES, *_INTERRUPTS)],

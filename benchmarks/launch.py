@@ -24,6 +24,11 @@ _IN_A_ROW = 5
 _LIMIT_SECONDS = 60.0
 _IMPORT = "import torch"
 
+_HEADER = (
+    *("peer", "n", "first: proven", "first: returned", "later: proven", "later: returned"),
+    *(f"returned / {REFERENCE.name}", "later: CPU", "in a row: returned", "cold: returned"),
+)
+
 _PROBE = """
 def probe():
     import time
@@ -72,10 +77,9 @@ def measure(peers: Sequence[Peer], repetitions: int) -> Section:
         "Launching",
         "Two CPU ranks, milliseconds, median (least). *proven*: until an all_reduce has shown, on "
         "the last rank, that both are in the function. *returned*: until the call returns. *CPU*: "
-        "of the kernel, in the call. *in a row*: later launches without a pause in between. *cold*: "
-        "import and first launch in a kernel's first cell.",
-        ("peer", "n", "first: proven", "first: returned", "later: proven", "later: returned")
-        + (f"returned / {REFERENCE.name}", "later: CPU", "in a row: returned", "cold: returned"),
+        "of the kernel, in the call. *in a row*: later launches without a pause in between. "
+        "*cold*: import and first launch in a kernel's first cell.",
+        _HEADER,
         [_row(peer.name, samples) for peer in peers] + [_import_row(samples)],
         _checks(samples),
     )

@@ -1,4 +1,4 @@
-"""A GiB that the function closes over: how long until every rank has it, and whose memory it takes."""
+"""A GiB that the function closes over: how long until every rank has it, and at what memory."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def measure(peers: Sequence[Peer], repetitions: int) -> Section:
     columns = list(itertools.product(_ARRAYS, _RANKS))
     return Section(
         "Shipping 1 GiB",
-        "A closure over 1 GiB of float32; seconds from the call, median (least). *there*: until the "
-        "function runs on the last rank; *read*: until every rank has summed the array; *private*: "
-        "what that adds to a rank's private memory, in MB; *copy*: a fresh copy in the kernel, page "
-        "faults included. torch makes its array with the kernel's OpenMP threads: some forked ranks "
-        "hang after that.",
+        "A closure over 1 GiB of float32; seconds from the call, median (least). *there*: until "
+        "the function runs on the last rank; *read*: until every rank has summed the array; "
+        "*private*: what that adds to a rank's private memory, in MB; *copy*: a fresh copy in the "
+        "kernel, page faults included. torch makes its array with the kernel's OpenMP threads: "
+        "some forked ranks hang after that.",
         ("peer", "array", "ranks", "n", "copy", "there", "there / copy", "read", "private MB"),
         [_row(peer.name, kind, ranks, samples) for peer in peers for kind, ranks in columns],
         [check for kind, ranks in columns for check in _checks(kind, ranks, samples)],

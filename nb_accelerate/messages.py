@@ -197,10 +197,10 @@ class Returned:
     """The function has returned; its value, or why the value cannot travel."""
 
     rank: int
-    value: Parcel | None
+    value: Parcel
     """(the value, the state of each object to write back: rank 0's only)"""
     complaint: str
-    """Names what in the value cannot travel; "" when `value` holds it."""
+    """Names what in the value cannot travel, so that `value` holds None instead; else ""."""
     time: float
     peak_memory_bytes: int
 

@@ -17,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from nb_accelerate import payload
 from nb_accelerate.channel import Channel
 from nb_accelerate.errors import PlanError
 from nb_accelerate.launch.crew import Crew, RankEnds, open_ends, open_listener
@@ -54,6 +55,8 @@ def fork_crew(seats: tuple[Seat, ...], call: object, port: int = 0) -> Crew:
             "and cannot be used in a copy. Use the default start method, or restart the kernel and "
             "launch before anything touches the device."
         )
+
+    payload.track_classes()
 
     def fork(seat: Seat, ends: RankEnds, environment: dict[str, str], meeting: _Meeting) -> int:
         pid = os.fork()

@@ -12,7 +12,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from nb_accelerate.errors import LaunchError, RunTimeout
+from nb_accelerate import payload
+from nb_accelerate.errors import LaunchError, RunTimeout, Unreturnable
 from nb_accelerate.launch.driver import Ask
 from nb_accelerate.record import RunRecord
 
@@ -161,7 +162,7 @@ class Run:
         end = self._ended_at or time.time()
         parts = [f"{self.name}: {self.status} after {end - self.started:.1f} s"]
         if self._error is not None:
-            parts.append(f"{type(self._error).__name__}: {self._error}".splitlines()[0].strip(": "))
+            parts.append(_first_line(self._error))
         if self._view_complaint:
             parts.append(f"the live view failed ({self._view_complaint})")
         return "; ".join(parts)
@@ -307,12 +308,18 @@ class Run:
         self._status, self._error = _ending(asked, error, self.name, cut_off=cut_off)
         if isinstance(self._error, LaunchError):
             self._error.run = self
-        if self._status == "finished":
+        if self._status == "finished" or isinstance(self._error, Unreturnable):
             self._operation.hand_over()
         self._ended_at = time.time()
         summary = self.summary
         self._shown(lambda view: view.close(summary, ok=self._status == "finished"))
         self._ledger.close({"ok": self._error is None, "status": self.status, "summary": summary})
+
+
+def _first_line(error: BaseException) -> str:
+    text = payload.attempt(lambda: str(error))
+    words = text.strip() if isinstance(text, str) else ""
+    return ": ".join(filter(None, [type(error).__name__, *words.splitlines()[:1]]))
 
 
 def _ending(

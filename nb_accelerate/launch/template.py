@@ -95,10 +95,14 @@ class Template:
         environments = _environments(seats)
         self._spare = (seats, environments), self._start(seats, environments)
 
-    def complaints(self) -> str:
-        """The last that the process wrote, for an error message."""
+    def obituary(self) -> StartError:
+        """Why no ranks could be started."""
         self._complaints.seek(0)
-        return self._complaints.read()[-2000:].decode(errors="replace").strip()
+        said = self._complaints.read()[-2000:].decode(errors="replace").strip()
+        return StartError(
+            f"The template process, which starts the workers, has ended (status {self.ending()}). "
+            f"It said:\n{said or '(nothing)'}"
+        )
 
     def ending(self) -> int | None:
         """How it ended, as `Popen.returncode` says it; waits a moment for that."""
@@ -145,7 +149,7 @@ class Template:
             )
         except OSError as error:
             crew.close()
-            raise StartError(_could_not_start(self.ending(), self.complaints())) from error
+            raise self.obituary() from error
         finally:
             for end in ends:
                 end.close_theirs()
@@ -201,10 +205,3 @@ def _folder_of(package: str) -> Path:
 def _is_alive(crew: Crew) -> bool:
     """Whether ranks made ahead still stand by."""
     return not any(channel.is_abandoned() for channel in (*crew.channels, crew.lease))
-
-
-def _could_not_start(status: int | None, complaints: str) -> str:
-    return (
-        f"The template process, which starts the workers, has ended (status {status}). "
-        f"It said:\n{complaints or '(nothing)'}"
-    )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nb_accelerate.launch.crew import Crew
     from nb_accelerate.launch.standing import Standing
     from nb_accelerate.machine import Machine
-    from nb_accelerate.messages import Parcel, RunMessage
+    from nb_accelerate.messages import RunMessage
     from nb_accelerate.payload import Packed
     from nb_accelerate.plan import Plan
     from nb_accelerate.record import RunRecord
@@ -106,6 +106,8 @@ class Workers:
     def error(self, record: RunRecord) -> BaseException | None:
         """The culprit's."""
         standings = self._at_work.standings
+        if self._at_work.lease_lost and not any(s.pid for s in standings):
+            return template_of_this_kernel().obituary()
         return verdict(standings, self._scene(), [_error_lines(record, s.rank) for s in standings])
 
     def values(self) -> Values:
@@ -113,10 +115,11 @@ class Workers:
         return Values([self._load(standing) for standing in self._at_work.standings])
 
     def hand_over(self) -> None:
-        """Load rank 0's states into the kernel's own objects."""
-        if not self._call.write_back:
+        """Load rank 0's states into the kernel's own objects, if it has returned."""
+        first = self._at_work.standings[0]
+        if not self._call.write_back or not isinstance(first.answer, Returned):
             return
-        _, states = self._unpacked(self._at_work.standings[0])
+        _, states = self._unpacked(first)
         for thing, state in zip(self._call.write_back, states, strict=True):
             thing.load_state_dict(state)
 
@@ -164,7 +167,7 @@ class Workers:
     def _load(self, standing: Standing) -> Load | LaunchError:
         answer = standing.answer
         if isinstance(answer, Returned):
-            if answer.value is None:
+            if answer.complaint:
                 return LaunchError(
                     f"rank {standing.rank}'s value cannot travel: {answer.complaint}"
                 )
@@ -176,7 +179,7 @@ class Workers:
         if standing.rank not in self._contents:
             answer = cast("Returned", standing.answer)
             descriptor, standing.descriptor = standing.descriptor, None
-            content = payload.unpack(cast("Parcel", answer.value), descriptor)
+            content = payload.unpack(answer.value, descriptor)
             self._contents[standing.rank] = cast("tuple[Any, Sequence[Any]]", content)
         return self._contents[standing.rank]
 

@@ -5,6 +5,8 @@
     pack_error, unpack_error       an exception with its class, attributes, chain and traceback
     cell_sources, restore_sources  the cells' source lines, for tracebacks in the workers
     explain                        what a call captures, how big it is, and what cannot travel
+    track_classes                  before a fork: its copies' classes are this process's own
+    attempt                        run what a user's class defines, whatever that does
     install_by_value_pickling      the same for the worker's own children (DataLoader workers)
 
 Reading order: pickling (what is pickled how), storages (torch), parcel (shared memory), captures
@@ -13,10 +15,12 @@ Reading order: pickling (what is pickled how), storages (torch), parcel (shared 
 
 from __future__ import annotations
 
+from nb_accelerate.payload.attempt import attempt
 from nb_accelerate.payload.calls import pack_call, pack_value
 from nb_accelerate.payload.children import install_by_value_pickling
 from nb_accelerate.payload.failures import pack_error, unpack_error
 from nb_accelerate.payload.parcel import Packed, pack, unpack
+from nb_accelerate.payload.pickling import track_classes
 from nb_accelerate.payload.report import ClosureReport, ClosureRow, explain
 from nb_accelerate.payload.sources import cell_sources, restore_sources
 
@@ -24,6 +28,7 @@ __all__ = [
     "ClosureReport",
     "ClosureRow",
     "Packed",
+    "attempt",
     "cell_sources",
     "explain",
     "install_by_value_pickling",
@@ -32,6 +37,7 @@ __all__ = [
     "pack_error",
     "pack_value",
     "restore_sources",
+    "track_classes",
     "unpack",
     "unpack_error",
 ]

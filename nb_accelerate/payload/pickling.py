@@ -26,6 +26,7 @@ __all__ = [
     "Pickled",
     "keeping_known_class",
     "pickled",
+    "track_classes",
 ]
 
 CACHED = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no public name
@@ -202,6 +203,21 @@ def keeping_known_class(reduced: Any) -> Any:  # noqa: ANN401 - whatever cloudpi
         return reduced
     make, args, state, _, _, fill = reduced
     return _class_or_skeleton, (make, *args), (fill, state), None, None, _fill_skeleton
+
+
+def track_classes() -> None:
+    """Let every class that travels by value be known again when a forked copy sends it back."""
+    waiting: list[type] = [object]
+    seen: set[type] = set()
+    while waiting:
+        subclasses: list[type] = type.__subclasses__(waiting.pop())
+        for kind in subclasses:
+            if kind in seen:
+                continue
+            seen.add(kind)
+            waiting.append(kind)
+            if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+                cloudpickle.cloudpickle._get_or_create_tracker_id(kind)  # noqa: SLF001
 
 
 def _class_or_skeleton(make: Callable[..., type], *args: object) -> type:

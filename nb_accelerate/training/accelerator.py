@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from torch import nn
@@ -11,13 +10,9 @@ from torch import nn
 from nb_accelerate.replica import current_replica
 
 from . import models
-from .accumulation import Accumulation
+from .binding import Binding, bind
 from .clipping import clip_norm, clip_value
-from .collectives import Collectives
-from .engine import DistributedType, engine_for
-from .precision import Precision, parse_precision
 from .preparation import Preparation
-from .prepared import Prepared
 from .progress import Tracked
 from .settings import (
     Settings,
@@ -39,9 +34,12 @@ if TYPE_CHECKING:
 
     from nb_accelerate.replica import Replica
 
+    from .collectives import Collectives
+    from .engine import DistributedType
     from .loaders import DataLoaderConfiguration, PreparedLoader
     from .nested import Anything
     from .optimizer import AcceleratedOptimizer
+    from .passes import Passes
     from .scheduler import AcceleratedScheduler
 
 __all__ = ["Accelerator"]
@@ -55,9 +53,10 @@ M = TypeVar("M", bound=nn.Module)
 class Accelerator(Together):
     """Runs one training function on whatever it was launched on.
 
-    It stands on the replica that is current when it is made. Pickled, only its settings travel:
-    where it arrives it stands on the replica of that place, with nothing prepared. So an
-    Accelerator made in a cell and captured by a training function is the worker's there.
+    It stands on the replica that is current when it is made. Only its settings travel: in another
+    process, where it was unpickled or forked to, it stands on the replica that is current when it
+    is first used there, with nothing prepared. So an Accelerator made in a cell and captured by a
+    training function is the worker's own.
 
     The arguments have Accelerate's names, order and meaning. Those that this version does not
     support are refused when they are given. Beyond Accelerate's:
@@ -122,30 +121,34 @@ class Accelerator(Together):
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_steps_per_update=scheduler_steps_per_update,
         )
-        self._bind(settings, replica or current_replica())
+        self._settings = settings
+        self._bound: Binding | None = bind(settings, replica or current_replica())
 
-    def _bind(self, settings: Settings, replica: Replica) -> None:
-        engine = engine_for(replica, cpu=settings.cpu)
-        name = settings.mixed_precision or parse_precision(replica.mixed_precision)
-        if name == "fp16":  # the others are asked of the device later, not to initialise it here
-            engine.require_precision(name)
-        steps = settings.gradient_accumulation_steps or replica.gradient_accumulation_steps
-        self._settings, self._replica, self._engine = settings, replica, engine
-        self._said: set[str] = set()
-        self._report = replica.reporter.metrics
-        self._precision = Precision(name, engine.device.type)
-        self.scaler = engine.grad_scaler() if name == "fp16" else None
-        self._prepared = Prepared()
-        self._accumulation = Accumulation(steps, self._prepared)
-        self._passes = self._accumulation.passes
-        self._collectives = Collectives(engine)
-        self._preparation = Preparation(
-            settings, engine, self._precision, self.scaler, self._collectives,
-            self._accumulation, self._prepared, self._say_once,
-        )  # fmt: skip
+    @property
+    def _here(self) -> Binding:
+        """What this Accelerator is in this process: bound anew where it has come to another one."""
+        if self._bound is None or not self._bound.is_of_this_process:
+            self._bound = bind(self._settings, current_replica())
+        return self._bound
+
+    @property
+    def _replica(self) -> Replica:
+        return self._here.replica
+
+    @property
+    def _collectives(self) -> Collectives:
+        return self._here.collectives
+
+    @property
+    def _passes(self) -> Passes:
+        return self._here.accumulation.passes
+
+    @property
+    def _preparation(self) -> Preparation:
+        return Preparation(self._here)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _bound_here, (self._settings,)
+        return _unbound, (self._settings,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Accelerator:
         return self  # as Accelerate: configurations that hold it are copied, a run is not
@@ -158,17 +161,22 @@ class Accelerator(Together):
     @property
     def device(self) -> torch.device:
         """Where this replica computes."""
-        return self._engine.device
+        return self._here.engine.device
 
     @property
     def distributed_type(self) -> DistributedType:
         """Accelerate's name for how the processes compute together."""
-        return self._engine.distributed_type
+        return self._here.engine.distributed_type
 
     @property
     def mixed_precision(self) -> str:
         """What is really computed in: "no", "fp16" or "bf16"."""
-        return self._precision.name
+        return self._here.precision.name
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """What scales losses in fp16; None in other precisions."""
+        return self._here.scaler
 
     @property
     def device_placement(self) -> bool:
@@ -193,25 +201,25 @@ class Accelerator(Together):
     @property
     def sync_gradients(self) -> bool:
         """Whether the current micro-batch ends its window, so that the optimizer acts."""
-        return self._accumulation.sync_gradients
+        return self._here.accumulation.sync_gradients
 
     @sync_gradients.setter
     def sync_gradients(self, sync: bool) -> None:
-        self._accumulation.sync_gradients = sync
+        self._here.accumulation.sync_gradients = sync
 
     @property
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches in a full window."""
-        return self._accumulation.num_steps
+        return self._here.accumulation.num_steps
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps: int) -> None:
-        self._accumulation.num_steps = steps
+        self._here.accumulation.num_steps = steps
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
         """Whether the newest step of any optimizer met gradients that overflow fp16."""
-        return any(optimizer.step_was_skipped for optimizer in self._prepared.optimizers)
+        return any(optimizer.step_was_skipped for optimizer in self._here.prepared.optimizers)
 
     @property
     def should_stop(self) -> bool:
@@ -276,11 +284,12 @@ class Accelerator(Together):
     # ------------------------------------------------------------ a training step
     def backward(self, loss: torch.Tensor, **kwargs: Anything) -> None:
         """Add the gradients of this micro-batch's share of its window."""
-        if self.num_processes > 1 and not self._prepared.models:
-            self._warn_once(_NOTHING_AVERAGED)
-        scaled = self._accumulation.scaled(loss)
-        if self.scaler is not None:
-            scaled = self.scaler.scale(scaled)
+        here = self._here
+        if here.replica.world_size > 1 and not here.prepared.models:
+            here.warn_once(_NOTHING_AVERAGED, stacklevel=2)
+        scaled = here.accumulation.scaled(loss)
+        if here.scaler is not None:
+            scaled = here.scaler.scale(scaled)
         scaled.backward(**kwargs)  # type: ignore[no-untyped-call]  # torch's is untyped
 
     def accumulate(self, *accumulated: nn.Module) -> AbstractContextManager[None]:
@@ -289,16 +298,16 @@ class Accelerator(Together):
         Windows are counted for each set of models that is passed, so that two blocks in one
         iteration, one for each model, do not count twice.
         """
-        return self._accumulation.window(accumulated, self._engine.no_sync)
+        return self._here.accumulation.window(accumulated, self._here.engine.no_sync)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Within it, `backward` leaves the model's gradients local to the rank."""
-        return self._engine.no_sync(model)
+        return self._here.engine.no_sync(model)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Within it, operations run in mixed precision, as they do in prepared models."""
-        self._engine.require_precision(self.mixed_precision)
-        return self._precision.autocast()
+        self._here.engine.require_precision(self.mixed_precision)
+        return self._here.precision.autocast()
 
     def clip_grad_norm_(
         self,
@@ -310,17 +319,19 @@ class Accelerator(Together):
 
         Gradients that are still being accumulated are left alone: each rank has others then.
         """
-        return clip_norm(parameters, (max_norm, norm_type), self._prepared, self.sync_gradients)
+        return clip_norm(
+            parameters, (max_norm, norm_type), self._here.prepared, self.sync_gradients
+        )
 
     def clip_grad_value_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value_: float
     ) -> None:
         """Clamp each gradient's elements, unless they are still being accumulated."""
-        clip_value(parameters, clip_value_, self._prepared, self.sync_gradients)
+        clip_value(parameters, clip_value_, self._here.prepared, self.sync_gradients)
 
     def unscale_gradients(self, optimizer: AcceleratedOptimizer | None = None) -> None:
         """Bring fp16's scaled gradients to their true size, before anyone reads them."""
-        for one in self._prepared.optimizers if optimizer is None else [optimizer]:
+        for one in self._here.prepared.optimizers if optimizer is None else [optimizer]:
             one.unscale()
 
     # ------------------------------------------------------------ telling
@@ -334,23 +345,13 @@ class Accelerator(Together):
 
         Cheap, no collective, from every rank or from some: what is shown is the mean and the band.
         """
-        self._report(values, step)
+        self._replica.reporter.metrics(values, step)
 
     def track(
         self, iterable: Iterable[T], description: str = "", total: int | None = None
     ) -> Tracked[T]:
         """The iterable, telling how far it is: all ranks' loops become one progress bar."""
         return Tracked(iterable, description, self._replica.reporter, total)
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self.print(text)
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            warnings.warn(text, stacklevel=3)
 
     # ------------------------------------------------------------ leaving
     def unwrap_model(
@@ -370,10 +371,10 @@ class Accelerator(Together):
         Returns:
             None for each object: `model, loader = accelerator.free_memory(model, loader)`.
         """
-        self._prepared.clear()
-        self._accumulation.clear()
+        self._here.prepared.clear()
+        self._here.accumulation.clear()
         gc.collect()
-        self._engine.empty_cache()
+        self._here.engine.empty_cache()
         return [None] * len(objects)
 
     clear = free_memory
@@ -386,8 +387,8 @@ _NOTHING_AVERAGED = (
 )
 
 
-def _bound_here(settings: Settings) -> Accelerator:
-    """An Accelerator of these settings on the replica that is current where it is unpickled."""
+def _unbound(settings: Settings) -> Accelerator:
+    """An Accelerator of these settings, bound when it is first used."""
     accelerator = Accelerator.__new__(Accelerator)
-    accelerator._bind(settings, current_replica())  # noqa: SLF001  # its other constructor
+    accelerator._settings, accelerator._bound = settings, None  # noqa: SLF001  # its other constructor
     return accelerator

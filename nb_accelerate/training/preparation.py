@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch import nn
@@ -19,16 +18,9 @@ from .precision import with_mixed_forward
 from .scheduler import AcceleratedScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    import torch
-
-    from .accumulation import Accumulation
-    from .collectives import Collectives
-    from .engine import Engine
-    from .precision import Precision
-    from .prepared import Prepared
-    from .settings import Settings
+    from .binding import Binding
 
 __all__ = ["Preparation"]
 
@@ -36,22 +28,11 @@ T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Preparation:
-    """Prepares for one Accelerator. What it has prepared already, it gives back as it is.
+    """Prepares for one binding. What it has prepared already, it gives back as it is."""
 
-    Attributes:
-        tell: says a line to the user.
-    """
-
-    settings: Settings
-    engine: Engine
-    precision: Precision
-    scaler: torch.amp.GradScaler | None
-    collectives: Collectives
-    accumulation: Accumulation
-    prepared: Prepared
-    tell: Callable[[str], None]
+    def __init__(self, binding: Binding) -> None:
+        self._here = binding
 
     def all_of(
         self, objects: tuple[object, ...], places: Sequence[bool | None] | None
@@ -83,66 +64,68 @@ class Preparation:
 
     def model(self, model: M, *, place: bool | None, evaluation_mode: bool = False) -> M:
         """The model on its device, in its precision, its gradients averaged over the ranks."""
-        if (known := self.prepared.model_of(model)) is not None:
+        if (known := self._here.prepared.model_of(model)) is not None:
             return cast("M", known)
-        self.engine.require_precision(self.precision.name)
-        with_mixed_forward(unwrap_model(model), self.precision)
+        self._here.engine.require_precision(self._here.precision.name)
+        with_mixed_forward(unwrap_model(model), self._here.precision)
         if self._moves(place):
-            model.to(self.engine.device)
-        adopted = model if evaluation_mode else self.engine.adopt_model(model)
-        self.prepared.models.append(adopted)
+            model.to(self._here.engine.device)
+        adopted = model if evaluation_mode else self._here.engine.adopt_model(model)
+        self._here.prepared.models.append(adopted)
         return cast("M", adopted)
 
     def loader(self, loader: DataLoader[T], *, place: bool | None) -> PreparedLoader[T]:
         """This rank's share of the loader, its batches on the device."""
-        if (known := self.prepared.loader_of(loader)) is not None:
+        if (known := self._here.prepared.loader_of(loader)) is not None:
             return cast("PreparedLoader[T]", known)
         if isinstance(loader, PreparedLoader):  # by another Accelerator
             loader = loader.base_dataloader
-        sharding = Sharding(self.settings.loaders, self.collectives)
-        device = self.engine.device if self._moves(place) else None
-        shared = prepare_loader(loader, sharding, self.accumulation.passes, device)
-        self.prepared.loaders.append(cast("PreparedLoader[object]", shared))
+        sharding = Sharding(self._here.settings.loaders, self._here.collectives)
+        device = self._here.engine.device if self._moves(place) else None
+        shared = prepare_loader(loader, sharding, self._here.accumulation.passes, device)
+        self._here.prepared.loaders.append(cast("PreparedLoader[object]", shared))
         return shared
 
     def optimizer(self, optimizer: Optimizer, *, place: bool | None) -> AcceleratedOptimizer:
         """The optimizer, acting only when a window of gradients is complete."""
-        if (known := self.prepared.optimizer_of(optimizer)) is not None:
+        if (known := self._here.prepared.optimizer_of(optimizer)) is not None:
             return known
         if isinstance(optimizer, AcceleratedOptimizer):  # by another Accelerator
             optimizer = optimizer.optimizer
-        if self.scaler is not None:
-            require_unscalable(optimizer, self.prepared.name_of)
+        if self._here.scaler is not None:
+            require_unscalable(optimizer, self._here.prepared.name_of)
         if optimizer.state and self._moves(place):
             optimizer.load_state_dict(optimizer.state_dict())  # moves it to the parameters' device
-        wrapped = AcceleratedOptimizer(optimizer, self.engine, self.accumulation, self.scaler)
-        self.prepared.optimizers.append(wrapped)
+        wrapped = AcceleratedOptimizer(
+            optimizer, self._here.engine, self._here.accumulation, self._here.scaler
+        )
+        self._here.prepared.optimizers.append(wrapped)
         return wrapped
 
     def scheduler(self, scheduler: LRScheduler | AcceleratedScheduler) -> AcceleratedScheduler:
         """The schedule, moving only when its optimizer updates the weights."""
-        if (known := self.prepared.scheduler_of(scheduler)) is not None:
+        if (known := self._here.prepared.scheduler_of(scheduler)) is not None:
             return known
         if isinstance(scheduler, AcceleratedScheduler):  # by another Accelerator
             scheduler = scheduler.scheduler
         wrapped = AcceleratedScheduler(
             scheduler,
-            self.prepared.optimizers_of(scheduler),
-            self.accumulation,
+            self._here.prepared.optimizers_of(scheduler),
+            self._here.accumulation,
             steps_per_update=self._steps_per_update(),
-            follows_optimizer=self.settings.step_scheduler_with_optimizer,
+            follows_optimizer=self._here.settings.step_scheduler_with_optimizer,
         )
-        self.prepared.schedulers.append(wrapped)
+        self._here.prepared.schedulers.append(wrapped)
         return wrapped
 
     def _moves(self, place: bool | None) -> bool:  # noqa: FBT001
-        return self.settings.device_placement if place is None else place
+        return self._here.settings.device_placement if place is None else place
 
     def _steps_per_update(self) -> int:
-        chosen, ranks = self.settings.scheduler_steps_per_update, self.engine.world_size
-        if chosen is not None or self.settings.loaders.split_batches or ranks == 1:
+        chosen, ranks = self._here.settings.scheduler_steps_per_update, self._here.engine.world_size
+        if chosen is not None or self._here.settings.loaders.split_batches or ranks == 1:
             return chosen or 1
-        self.tell(
+        self._here.say_once(
             f"The learning-rate schedule moves {ranks} steps at each update, one for each process, "
             f"as Accelerate's does. Accelerator(scheduler_steps_per_update=1) makes it one."
         )

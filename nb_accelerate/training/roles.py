@@ -23,13 +23,15 @@ R = TypeVar("R")
 
 
 class Roles:
-    """A replica's place, and what follows from it. Its `_replica` is set by the heir.
+    """A replica's place, and what follows from it; the heir knows the replica.
 
     The decorators are resolved when the decorated function is called; the ranks that it is not
     meant for return None.
     """
 
-    _replica: Replica
+    @property
+    def _replica(self) -> Replica:
+        raise NotImplementedError
 
     @property
     def num_processes(self) -> int:

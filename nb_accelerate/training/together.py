@@ -19,12 +19,16 @@ class Together(Roles):
     """The collectives of a replica, for tensors in any nesting of lists, tuples and dicts.
 
     Shapes are compared before anything is sent: ranks that bring unequal ones, or that meet in
-    different calls, all get an error that names them. `_collectives` and `_passes` are set by the
-    heir.
+    different calls, all get an error that names them.
     """
 
-    _collectives: Collectives
-    _passes: Passes
+    @property
+    def _collectives(self) -> Collectives:
+        raise NotImplementedError
+
+    @property
+    def _passes(self) -> Passes:
+        raise NotImplementedError
 
     def wait_for_everyone(self) -> None:
         """Return once every rank has come here."""

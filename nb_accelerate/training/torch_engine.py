@@ -81,8 +81,6 @@ class TorchEngine:
         self.rank, self.world_size = replica.rank, replica.world_size
         self._kind = KINDS[device.type]
         self._speaks_cpu = self.world_size > 1 and "cpu" in dist.get_backend_config()
-        if device.type != "cpu" and device.index is not None:
-            torch.accelerator.set_device_index(device.index)
 
     @property
     def distributed_type(self) -> DistributedType:

@@ -145,6 +145,41 @@ class Twins:
         )
 
 
+class _Tail:
+    """The newest lines of a flood, with a fair share for each rank.
+
+    Attributes:
+        characters: of all that is kept.
+    """
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self._size = 0
+        self._by_rank: dict[int, deque[Line]] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, line: Line) -> int:
+        """Keep it; the number of lines that had to make room."""
+        self._by_rank.setdefault(line.ranks[0], deque()).append(line)
+        self._size += 1
+        self.characters += len(line.text)
+        dropped = 0
+        while self._size > TAIL_LINES or (self._size > 1 and self.characters > TAIL_CHARACTERS):
+            longest = max(self._by_rank.values(), key=len)
+            self.characters -= len(longest.popleft().text)
+            self._size -= 1
+            dropped += 1
+        return dropped
+
+    def taken(self) -> list[Line]:
+        """All of it, in order; nothing is kept after that."""
+        lines = [line for kept in self._by_rank.values() for line in kept]
+        self.characters, self._size, self._by_rank = 0, 0, {}
+        return sorted(lines, key=attrgetter("number"))
+
+
 class Valve:
     """Lets lines through while they are few enough; of a flood it keeps the newest.
 
@@ -156,8 +191,7 @@ class Valve:
         self.hidden = 0
         self._lines = Allowance(BURST_LINES, LINES_PER_SECOND)
         self._characters = Allowance(BURST_CHARACTERS, CHARACTERS_PER_SECOND)
-        self._tail: deque[Line] = deque()
-        self._tail_characters = 0
+        self._tail = _Tail()
         self._pause = FIRST_PAUSE_SECONDS
         self._opens_at = -math.inf
 
@@ -169,7 +203,7 @@ class Valve:
         """What was kept of a flood, once there is room for it again."""
         if not self._tail or not (at_once or now >= self._room_at(now)):
             return []
-        tail, self._tail, self._tail_characters = list(self._tail), deque(), 0
+        tail = self._tail.taken()
         for line in tail:
             self._charge(line, now)
         return tail
@@ -186,7 +220,7 @@ class Valve:
             return True
         if not self._tail:
             self._begin_flood(now)
-        self._keep(line)
+        self.hidden += self._tail.add(line)
         return False
 
     def _charge(self, line: Line, now: float) -> None:
@@ -199,16 +233,7 @@ class Valve:
         self._opens_at = now + self._pause
         self.hidden = 0
 
-    def _keep(self, line: Line) -> None:
-        self._tail.append(line)
-        self._tail_characters += len(line.text)
-        while len(self._tail) > TAIL_LINES or (
-            len(self._tail) > 1 and self._tail_characters > TAIL_CHARACTERS
-        ):
-            self._tail_characters -= len(self._tail.popleft().text)
-            self.hidden += 1
-
     def _room_at(self, now: float) -> float:
         lines = self._lines.when(len(self._tail), now)
-        characters = self._characters.when(self._tail_characters, now)
+        characters = self._characters.when(self._tail.characters, now)
         return max(self._opens_at, lines, characters)

@@ -183,14 +183,14 @@ class _Interrupts:
 def _returned(rank: int, value: object, write_back: Sequence[Any]) -> Answer:
     _finish_device_work()
     states = [thing.state_dict() for thing in write_back] if rank == 0 else []
-    parcel, complaint = None, ""
-    descriptors: tuple[int, ...] = ()
+    complaint = ""
     try:
         packed = payload.pack_value(value, states)
-        parcel, descriptors = packed.parcel, _descriptors(packed.fd)
     except PayloadError as error:
         complaint = str(error)
-    return Returned(rank, parcel, complaint, time.monotonic(), _peak_memory_bytes()), descriptors
+        packed = payload.pack_value(None, states)  # what was trained is not lost with the value
+    message = Returned(rank, packed.parcel, complaint, time.monotonic(), _peak_memory_bytes())
+    return message, _descriptors(packed.fd)
 
 
 def _raised(rank: int, error: BaseException, *, before_call: bool = False) -> Answer:
@@ -202,7 +202,7 @@ def _raised(rank: int, error: BaseException, *, before_call: bool = False) -> An
         rank=rank,
         error=packed.parcel if packed else None,
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        text=str(error),
+        text=_text(error),
         traceback=_printed(error),
         stack=stacks.user_frames(frames),
         call=stacks.collective_of(frames),
@@ -217,10 +217,16 @@ def _is_echo(error: BaseException) -> bool:
     """Whether the error, or one that it was raised from, tells that a peer has gone."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, RuntimeError) and any(echo in str(seen) for echo in _ECHOES):
+        if isinstance(seen, RuntimeError) and any(echo in _text(seen) for echo in _ECHOES):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def _text(error: BaseException) -> str:
+    """`str(error)`, whatever its class makes of that."""
+    text = payload.attempt(lambda: str(error))
+    return text if isinstance(text, str) else "(its text cannot be had)"
 
 
 def _printed(error: BaseException) -> str:
@@ -228,7 +234,8 @@ def _printed(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
+    lines = payload.attempt(lambda: traceback.format_exception(type(error), error, trace))
+    return "".join(lines) if isinstance(lines, list) else "".join(traceback.format_tb(trace))
 
 
 def _descriptors(descriptor: int | None) -> tuple[int, ...]:

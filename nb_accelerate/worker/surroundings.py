@@ -34,42 +34,56 @@ __all__ = [
 
 # A prompt printed without a newline shows after this long.
 _FLUSH_SECONDS = 0.02
+_LONG_LINE = 1 << 16
 
 
 class _PromptOutput(io.TextIOWrapper):
-    """Line-buffered text that also lets an unfinished line through after a moment.
+    """Text that leaves in whole lines, and an unfinished line after a moment.
 
-    Unbuffered output would do too, but then a printed line is two writes, and lines of a rank and
-    its loader workers, which share the pipe, could tear each other.
+    `print` writes its text and its newline apart, so threads of a rank could tear each other's
+    lines, and so could its loader workers, which share the pipe: what each thread has written is
+    kept until its line is whole, and leaves in one piece.
     """
 
     def __init__(self, descriptor: int) -> None:
         raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - lives with the process
         super().__init__(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-        self._open_line = threading.Event()
+        self._unfinished: dict[int, str] = {}
+        self._has_unfinished = threading.Event()
         self._owner = os.getpid()
         self._flusher: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._unfinished.clear)  # the parent writes them
 
     def write(self, text: str, /) -> int:
-        written = super().write(text)
-        if not self._open_line.is_set() and not text.endswith("\n"):
+        thread = threading.get_ident()
+        whole = self._unfinished.pop(thread, "") + text
+        if whole.endswith("\n") or len(whole) > _LONG_LINE:
+            super().write(whole)
+        elif whole:
+            self._unfinished[thread] = whole
             self._wake()
-        return written
+        return len(text)
+
+    def flush(self) -> None:
+        for thread in list(self._unfinished):
+            super().write(self._unfinished.pop(thread, ""))
+        super().flush()
 
     def _wake(self) -> None:
         # A forked loader worker has this object but not the thread.
         if self._flusher is None and os.getpid() == self._owner:
             self._flusher = threading.Thread(
-                target=self._flush_open_lines, name="nb_accelerate-flush", daemon=True
+                target=self._flush_unfinished, name="nb_accelerate-flush", daemon=True
             )
             self._flusher.start()
-        self._open_line.set()
+        if not self._has_unfinished.is_set():
+            self._has_unfinished.set()
 
-    def _flush_open_lines(self) -> None:
+    def _flush_unfinished(self) -> None:
         pause = threading.Event()
-        while self._open_line.wait():
+        while self._has_unfinished.wait():
             pause.wait(_FLUSH_SECONDS)
-            self._open_line.clear()
+            self._has_unfinished.clear()
             self.flush()
 
 

@@ -94,7 +94,8 @@ def test_a_library_that_touched_the_device_at_its_import_is_no_obstacle(kernel: 
 # ---------------------------------------------------------------- threads and locks
 def test_workers_compute_after_the_kernel_has_computed(kernel: Kernel) -> None:
     """OpenMP's pool does not live through a fork: the first parallel operation hangs."""
-    kernel.run("""
+    kernel.run(
+        """
     x = torch.randn(400, 400, requires_grad=True)
     (x @ x).sum().backward()
     assert torch.get_num_threads() == 2
@@ -105,7 +106,9 @@ def test_workers_compute_after_the_kernel_has_computed(kernel: Kernel) -> None:
         return torch.get_num_threads(), torch.isfinite(y.grad).all().item()
 
     run = notebook_launcher(compute, num_processes=2, threads_per_rank=2)
-    """, 30)
+    """,
+        30,
+    )
     assert kernel.ask("list(run.values)") == [[2, True]] * 2
 
 

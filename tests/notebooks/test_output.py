@@ -184,9 +184,7 @@ def memory_of(kernel: Kernel) -> psutil.Process:
     return psutil.Process(kernel.pid)
 
 
-def test_a_flood_loses_nothing_and_stays_bounded(
-    kernel: Kernel, memory_of: psutil.Process
-) -> None:
+def test_a_flood_loses_nothing_and_stays_bounded(kernel: Kernel, memory_of: psutil.Process) -> None:
     kernel.run(FLOOD)
     kernel.run("notebook_launcher(os.getpid, num_processes=2)")
     before = memory_of.memory_info().rss

@@ -165,9 +165,7 @@ def connections(process: psutil.Process) -> list[Any]:
 
 def is_loopback(connection: Any) -> bool:
     ends = [end for end in (connection.laddr, connection.raddr) if end]
-    return all(
-        ipaddress.ip_address(end.ip.removeprefix("::ffff:")).is_loopback for end in ends
-    )
+    return all(ipaddress.ip_address(end.ip.removeprefix("::ffff:")).is_loopback for end in ends)
 
 
 # ---------------------------------------------------------------- what stays

@@ -171,12 +171,15 @@ def test_what_a_rank_made_is_whole_in_the_kernel(travelled: Kernel, kind: str) -
 
 def test_classes_of_the_kernel_are_still_themselves(travelled: Kernel) -> None:
     """What comes back refers to the kernel's classes and does not replace their methods."""
-    assert travelled.ask("""[
+    assert (
+        travelled.ask("""[
         made_there["class"] is Child,
         type(made_there["object"]) is Child,
         Child.greet.__globals__ is globals(),
         plain.__globals__ is globals(),
-    ]""") == [True] * 4
+    ]""")
+        == [True] * 4
+    )
 
 
 @pytest.mark.parametrize("options", ["slots=True", "slots=True, frozen=True"])

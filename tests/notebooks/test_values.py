@@ -43,9 +43,10 @@ def test_big_values_come_back_whole_and_can_be_written_to(kernel: Kernel) -> Non
         value["t"] += 1
         value["n"] *= 2
     """)
-    assert kernel.ask("[(v['t'][-1].item(), v['n'].sum()) for v in run.values]") == [
-        [5_000_000, 2_000_000.0]
-    ] * 2
+    assert (
+        kernel.ask("[(v['t'][-1].item(), v['n'].sum()) for v in run.values]")
+        == [[5_000_000, 2_000_000.0]] * 2
+    )
     assert kernel.ask("data.sum().item(), [v['given'].mean().item() for v in run.values]") == [
         0,
         [1.0, 1.0],

@@ -55,7 +55,7 @@ def check_an_accelerator_made_in_the_kernel_is_the_workers_when_unpickled() -> N
             return made_in_the_kernel.reduce(torch.tensor(made_in_the_kernel.process_index))
 
         sent = cloudpickle.dumps((function, made_in_the_kernel))
-    function, accelerator = pickle.loads(sent)
+        function, accelerator = pickle.loads(sent)  # it binds when it is used, below
     assert (accelerator.num_processes, accelerator.process_index) == (2, rank())
     assert accelerator.gradient_accumulation_steps == 5
     assert accelerator.split_batches

@@ -24,6 +24,12 @@ CHECKS = {"checks_two_ranks.py": (2,), "checks_loaders.py": (2,), "checks_parity
 LAUNCH_LIMIT_SECONDS = 100
 
 
+@pytest.fixture(autouse=True)
+def _cache_of_compiled_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where torch may keep it; else torch names a place in the environment, for good."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each check on each number of ranks."""
     if "check" in metafunc.fixturenames:

@@ -15,6 +15,7 @@ from nb_accelerate.messages import (
     Metrics,
     Notice,
     Output,
+    Parcel,
     Progress,
     Raised,
     RankEnded,
@@ -33,7 +34,7 @@ from nb_accelerate.record import (
 )
 
 READY = Ready(1, pid=7)
-RETURNED = Returned(1, None, "", 0.0, 0)
+RETURNED = Returned(1, Parcel(b""), "", 0.0, 0)
 RAISED = Raised(1, None, "ValueError", "", "", (), "", echo=False, time=0.0)
 ENDED = RankEnded(1, status=9, time=0.0, peak_memory_bytes=0)
 

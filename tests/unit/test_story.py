@@ -16,7 +16,7 @@ from nb_accelerate.launch.story import (
     find_culprit,
     frames_in_fault,
 )
-from nb_accelerate.messages import Frame, Raised, RankEnded, Returned, Waiting
+from nb_accelerate.messages import Frame, Parcel, Raised, RankEnded, Returned, Waiting
 
 GIB = 1 << 30
 CELL = "/tmp/ipykernel_1/7.py"
@@ -24,7 +24,7 @@ SCENE = Scene(labels={CELL: "Cell In[7]"}, memory_bytes=16 * GIB, shm_bytes=GIB)
 
 
 def returned(rank: int, time: float) -> Standing:
-    return Standing(rank, answer=Returned(rank, None, "", time, 0), has_left=True)
+    return Standing(rank, answer=Returned(rank, Parcel(b""), "", time, 0), has_left=True)
 
 
 def raised(rank: int, time: float, *, kind: str = "ValueError", echo: bool = False) -> Standing:

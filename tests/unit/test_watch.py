@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nb_accelerate.launch.standing import Standing
 from nb_accelerate.launch.watch import Watch, left_behind
-from nb_accelerate.messages import Frame, RankEnded, Returned, StackShown, Waiting
+from nb_accelerate.messages import Frame, Parcel, RankEnded, Returned, StackShown, Waiting
 
 CELL = "cell.py"
 STACK = (Frame(CELL, 12, "train", "dist.barrier()"),)
@@ -22,7 +22,7 @@ def test_a_short_wait_is_no_alarm():
 def test_a_notice_says_where_every_rank_is():
     watch = Watch(30.0, LABELS)
     ranks = [Standing(0), Standing(1), Standing(2), Standing(3), Standing(4)]
-    ranks[3].answer = Returned(3, None, "", 0.0, 0)
+    ranks[3].answer = Returned(3, Parcel(b""), "", 0.0, 0)
     ranks[4].end = RankEnded(4, 0, 0.0, 0)
     assert watch.hears(waiting(0, 31.0), now=100.0)
     watch.learns(StackShown(0, STACK, "barrier"))
@@ -52,7 +52,7 @@ def test_notices_come_once_and_then_at_growing_intervals():
 
 def test_ranks_are_left_behind_when_all_that_run_wait_and_one_has_returned():
     ranks = [Standing(0), Standing(1)]
-    ranks[1].answer = Returned(1, None, "", 0.0, 0)
+    ranks[1].answer = Returned(1, Parcel(b""), "", 0.0, 0)
     assert not left_behind(ranks, now=100.0)
     ranks[0].waiting, ranks[0].waiting_heard = waiting(0, 10.0), 99.0
     assert left_behind(ranks, now=100.0)
