@@ -12,11 +12,14 @@ import argparse
 import re
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from nb_accelerate import runs
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LINES_SHOWN = 12
@@ -29,7 +32,7 @@ def main() -> int:
     parser.add_argument("notebook", type=Path)
     path: Path = parser.parse_args().notebook
     notebook = nbformat.read(path, as_version=4)
-    began = time.monotonic()
+    began, since = time.monotonic(), datetime.now().astimezone().replace(microsecond=0)
     print(f"{path}: {len(notebook.cells)} cells", flush=True)
     try:
         _client(notebook, path.parent).execute()
@@ -38,6 +41,7 @@ def main() -> int:
         print(f"\n{path} has failed; the stored copy is as it was.{why}", file=sys.stderr)
         return 1
     _store(notebook, path)
+    _tell_metrics(since)
     print(f"\nDone in {time.monotonic() - began:.0f} s. Executed notebook: {path.resolve()}")
     return 0
 
@@ -92,6 +96,15 @@ def _as_text(output: nbformat.NotebookNode) -> str:
             return "\n".join(output.traceback) + "\n"
         case _:
             return str(output.data.get("text/plain", "")) + "\n"
+
+
+def _tell_metrics(since: datetime) -> None:
+    """The last value of each metric, mean over the ranks, of every run begun since then."""
+    print("\nLast metrics of each run:")
+    for run in runs():
+        if run.started >= since and run.metrics.names:
+            told = ", ".join(f"{name} {run.metrics.last(name):.4g}" for name in run.metrics.names)
+            print(f"    {run.name} ({run.status}): {told}")
 
 
 def _store(notebook: nbformat.NotebookNode, path: Path) -> None:

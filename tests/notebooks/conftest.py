@@ -38,9 +38,7 @@ def kernel(kernel_of_module: Kernel) -> Iterator[Kernel]:
         kernel_of_module.run(IMPORTS)
         return
     kernel_of_module.expect_no_strays()
-    left = {path.name for path in kernel_of_module.temporary.iterdir()}
-    # torch makes a cache for compiled code, for all its processes and for good.
-    assert {name for name in left if not name.startswith("torchinductor_")} == set()
+    assert kernel_of_module.clear_temporary() == []
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import signal
 import tempfile
 import textwrap
@@ -384,6 +385,14 @@ class Kernel:
     def expect_all_gone(self, seconds: float) -> None:
         """No witness remains."""
         self._expect_gone(lambda: [str(w) for w in self._testimony() if w.is_alive], seconds)
+
+    def clear_temporary(self) -> list[str]:
+        """Remove what its processes left in their /tmp; its names."""
+        # torch makes a cache for compiled code, for all its processes and for good.
+        left = [p for p in self.temporary.iterdir() if not p.name.startswith("torchinductor_")]
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return sorted(path.name for path in left)
 
     @staticmethod
     def _expect_gone(look: Callable[[], list[str]], seconds: float) -> None:

@@ -199,11 +199,31 @@ def test_a_second_interrupt_skips_the_wait(kernel: Kernel) -> None:
     expect_a_launch_to_work(kernel)
 
 
+def test_a_second_interrupt_skips_the_wait_for_exit_functions_too(kernel: Kernel) -> None:
+    cell = kernel.start("""
+    import atexit
+
+    def train():
+        atexit.register(time.sleep, 60)
+        here()
+
+    notebook_launcher(train, num_processes=2)
+    """)
+    kernel.witnesses(2)
+    kernel.listen(0.2)
+    kernel.interrupt()
+    kernel.listen(0.5)
+    assert not cell.is_done
+    assert interrupted(kernel, cell, 1).name == "KeyboardInterrupt"
+    kernel.expect_all_gone(0.5)
+
+
 def test_many_interrupts_in_a_row_do_no_harm(kernel: Kernel) -> None:
     cell = kernel.start(STUBBORN + "\nnotebook_launcher(stubborn, num_processes=2)")
     kernel.witnesses(2)
     for _ in range(10):
         kernel.interrupt()
+        kernel.listen(0.02)
     assert interrupted(kernel, cell, 2).name == "KeyboardInterrupt"
     kernel.expect_all_gone(0.5)
     expect_a_launch_to_work(kernel)

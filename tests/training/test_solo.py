@@ -152,7 +152,7 @@ def test_settings_travel_and_nothing_else() -> None:
     sent = pickle.dumps(accelerator)
     with acting_as(Replica(local_rank=1, gradient_accumulation_steps=9)):
         found = pickle.loads(sent)
-    assert found.local_process_index == 1
+        assert found.local_process_index == 1
     assert (found.mixed_precision, found.gradient_accumulation_steps) == ("bf16", 3)
     assert copy.deepcopy(accelerator) is accelerator
 
