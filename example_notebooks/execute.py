@@ -12,7 +12,6 @@ import argparse
 import re
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -32,41 +31,47 @@ def main() -> int:
     parser.add_argument("notebook", type=Path)
     path: Path = parser.parse_args().notebook
     notebook = nbformat.read(path, as_version=4)
-    began, since = time.monotonic(), datetime.now().astimezone().replace(microsecond=0)
+    began, kernels = time.monotonic(), set[int]()
     print(f"{path}: {len(notebook.cells)} cells", flush=True)
     try:
-        _client(notebook, path.parent).execute()
+        _client(notebook, path.parent, kernels).execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         why = "" if isinstance(error, CellExecutionError) else f" {error}"
         print(f"\n{path} has failed; the stored copy is as it was.{why}", file=sys.stderr)
         return 1
     _store(notebook, path)
-    _tell_metrics(since)
+    _tell_metrics(kernels)
     print(f"\nDone in {time.monotonic() - began:.0f} s. Executed notebook: {path.resolve()}")
     return 0
 
 
-def _client(notebook: nbformat.NotebookNode, folder: Path) -> NotebookClient:
+def _client(notebook: nbformat.NotebookNode, folder: Path, kernels: set[int]) -> NotebookClient:
+    """Speaks while it executes, and notes its kernel's process id in `kernels`."""
     total = len(notebook.cells)
 
     def announce(cell: nbformat.NotebookNode, cell_index: int) -> None:
         if cell.cell_type == "code":
             print(f"\n[{cell_index + 1}/{total}] {_headline(cell.source)}", flush=True)
 
+    def note(**_: object) -> None:
+        kernels.add(client.km.provisioner.pid)
+
     def show(cell: nbformat.NotebookNode, **_: object) -> None:
         for line in _tail(cell.outputs):
             print(f"    {line}", flush=True)
 
-    return NotebookClient(
+    client = NotebookClient(
         notebook,
         timeout=_SECONDS_PER_CELL,
         kernel_name="python3",
         extra_arguments=["--log-level=ERROR"],
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
+        on_notebook_start=note,
         on_cell_execute=announce,
         on_cell_executed=show,
     )
+    return client
 
 
 def _headline(source: str) -> str:
@@ -98,11 +103,11 @@ def _as_text(output: nbformat.NotebookNode) -> str:
             return str(output.data.get("text/plain", "")) + "\n"
 
 
-def _tell_metrics(since: datetime) -> None:
-    """The last value of each metric, mean over the ranks, of every run begun since then."""
+def _tell_metrics(kernels: set[int]) -> None:
+    """The last value of each metric, mean over the ranks, of every run of these kernels."""
     print("\nLast metrics of each run:")
     for run in runs():
-        if run.started >= since and run.metrics.names:
+        if run.spec.get("pid") in kernels and run.metrics.names:
             told = ", ".join(f"{name} {run.metrics.last(name):.4g}" for name in run.metrics.names)
             print(f"    {run.name} ({run.status}): {told}")
 

@@ -93,6 +93,7 @@ class TakeSeat:
 
     seat: object
     rendezvous: Rendezvous
+    scratch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,8 @@ class StartRanks:
     environments: tuple[Mapping[str, str], ...]
     rendezvous: Rendezvous
     run_id: str
+    scratch: str
+    """A folder for what ranks and their children leave behind when they are killed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from nb_accelerate.errors import PayloadError, SpecError
 from nb_accelerate.launch.driver import Limits
 from nb_accelerate.launch.environment import run_root, survey_here
 from nb_accelerate.launch.inline import Inline
-from nb_accelerate.launch.ledger import Ledger, list_runs
+from nb_accelerate.launch.ledger import Ledger, list_runs, tidy_up
 from nb_accelerate.launch.processes import remember
 from nb_accelerate.launch.run import Run
 from nb_accelerate.launch.template import template_of_this_kernel
@@ -189,8 +189,10 @@ class _Launch:
                 "Leave one of them out."
             )
         name = getattr(self.call.function, "__name__", type(self.call.function).__name__)
+        root = run_root(self.spec.run_root)
+        tidy_up(root)
         ledger = Ledger(
-            run_root(self.spec.run_root),
+            root,
             name,
             token=secrets.token_hex(3),
             spec={"spec": self.spec.to_settings(), "banner": plan.banner},

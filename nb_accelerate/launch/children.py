@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from nb_accelerate import payload
 from nb_accelerate.channel import Channel
 from nb_accelerate.errors import PlanError
-from nb_accelerate.launch.crew import Crew, RankEnds, open_ends, open_listener
+from nb_accelerate.launch.crew import Crew, RankEnds, open_ends, open_listener, open_scratch
 from nb_accelerate.launch.environment import kernel_environment, rank_environment, with_rendezvous
 from nb_accelerate.messages import RankEnded, RanksStarted, SignalRanks, TakeSeat
 
@@ -68,10 +69,11 @@ def fork_crew(seats: tuple[Seat, ...], call: object, port: int = 0) -> Crew:
 
 
 class _Meeting:
-    """Where the ranks meet: rank 0 serves the store on a socket that listens already."""
+    """What the ranks share: a store, which rank 0 serves on a listening socket, and a folder."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, run_id: str, port: int) -> None:
         self.listener, self.rendezvous = open_listener(port)
+        self.scratch = open_scratch(run_id)
 
 
 def _start(
@@ -80,7 +82,7 @@ def _start(
     start: Callable[[Seat, RankEnds, dict[str, str], _Meeting], int],
 ) -> Crew:
     run_id = secrets.token_hex(8)
-    meeting = _Meeting(port)
+    meeting = _Meeting(run_id, port)
     base = kernel_environment()
     ends = [open_ends() for _ in seats]
     lease, lease_end = Channel.pair()
@@ -96,8 +98,14 @@ def _start(
     for end in ends:
         end.close_theirs()
     meeting.listener.close()
-    _Guardian(Channel(lease_end), pids).start()
-    return Crew(seats, tuple(e.channel for e in ends), tuple(e.output for e in ends), lease)
+    _Guardian(Channel(lease_end), pids, meeting.scratch).start()
+    return Crew(
+        seats,
+        tuple(e.channel for e in ends),
+        tuple(e.output for e in ends),
+        lease,
+        meeting.scratch,
+    )
 
 
 def _spawn(seat: Seat, ends: RankEnds, environment: dict[str, str], meeting: _Meeting) -> int:
@@ -111,7 +119,9 @@ def _spawn(seat: Seat, ends: RankEnds, environment: dict[str, str], meeting: _Me
     )
     process.returncode = 0  # the guardian waits for it; Popen must neither wait nor complain
     listener = [meeting.listener.fileno()] if seat.local_rank == 0 else []
-    ends.channel.send(TakeSeat(seat, meeting.rendezvous), [stdout, stderr, *listener])
+    ends.channel.send(
+        TakeSeat(seat, meeting.rendezvous, meeting.scratch), [stdout, stderr, *listener]
+    )
     return process.pid
 
 
@@ -143,6 +153,7 @@ def _become_rank(
         rendezvous=meeting.rendezvous,
         stdout=stdout,
         stderr=stderr,
+        scratch=meeting.scratch,
         call=call,
         keepsake=store,
     )
@@ -163,8 +174,9 @@ def _device_in_use() -> str:
 class _Guardian(threading.Thread):
     """The parent's duties for ranks that are the kernel's children."""
 
-    def __init__(self, lease: Channel, pids: list[int]) -> None:
+    def __init__(self, lease: Channel, pids: list[int], scratch: str) -> None:
         super().__init__(name="nb_accelerate-guardian", daemon=True)
+        self._scratch = scratch
         self._lease = lease
         self._local_ranks = {pid: local_rank for local_rank, pid in enumerate(pids)}
         self._lease.send(RanksStarted(tuple(pids)))
@@ -176,6 +188,7 @@ class _Guardian(threading.Thread):
             for pid in list(self._local_ranks):
                 self._look_after(pid)
             time.sleep(_POLL_SECONDS)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         self._lease.close()
 
     def _serve(self) -> None:

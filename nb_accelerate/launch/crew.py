@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from nb_accelerate.messages import Rendezvous
 if TYPE_CHECKING:
     from nb_accelerate.plan import Seat
 
-__all__ = ["Crew", "RankEnds", "open_ends", "open_listener"]
+__all__ = ["Crew", "RankEnds", "open_ends", "open_listener", "open_scratch"]
 
 _LOOPBACK = "127.0.0.1"
 _PIPE_BYTES = 1 << 20
@@ -33,6 +34,8 @@ class Crew:
     outputs: tuple[tuple[int, int], ...]
     """Descriptors to read each rank's standard output and error from."""
     lease: Channel
+    scratch: str
+    """A folder that whoever holds the ranks removes when they are gone."""
 
     def close(self) -> None:
         """Let go of the run."""
@@ -64,6 +67,13 @@ class RankEnds:
         sock.close()
         os.close(stdout)
         os.close(stderr)
+
+
+def open_scratch(run_id: str) -> str:
+    """A private folder for multiprocessing's sockets, which killed loader workers leave there."""
+    folder = os.path.join(tempfile.gettempdir(), f"nb_accelerate-{run_id}")  # noqa: PTH118
+    os.mkdir(folder, 0o700)  # noqa: PTH102 - a string travels
+    return folder
 
 
 def open_ends() -> RankEnds:

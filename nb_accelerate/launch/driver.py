@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import os
 import selectors
+import shutil
 import signal
 import time
 from collections import deque
@@ -88,6 +89,7 @@ class Driver:
         self._rung_ends = 0.0
         self._descended_at = 0.0
         self._left_behind = False
+        self._in_haste = False
         self._go: tuple[Go, int | None] | None = None
         self._lease_lost = False
         now = time.monotonic()
@@ -254,6 +256,7 @@ class Driver:
     def _lose_lease(self) -> list[RunMessage]:
         """The ranks' parent is gone; the system has killed them with it, their children we end."""
         self._lease_lost = True
+        shutil.rmtree(self._crew.scratch, ignore_errors=True)
         heard: list[RunMessage] = []
         for standing in self.standings:
             heard += self._hear(standing, self._crew.channels[self._index(standing)])
@@ -305,7 +308,7 @@ class Driver:
                 self.asked = reason
                 self._descend(after_interrupt(self._limits.grace_seconds))
             else:
-                self._ladder = None
+                self._ladder, self._in_haste = None, True
                 self._descend(AT_ONCE)
 
     def request_stop(self) -> None:
@@ -354,7 +357,7 @@ class Driver:
         """Who has answered is flushing files and running exit functions: it has the whole grace."""
         if standing.is_gone:
             return False
-        if standing.answer is None:
+        if standing.answer is None or self._in_haste:
             return True
         grace_is_over = time.monotonic() > self._descended_at + self._limits.grace_seconds
         return rung.signal == signal.SIGKILL and grace_is_over

@@ -45,6 +45,11 @@ class Inline:
         """Nobody else can ask while the function has the thread."""
         return None
 
+    @property
+    def in_kernel(self) -> bool:
+        """It is."""
+        return True
+
     def start(self) -> None:
         """Nothing to start."""
 

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 
     from nb_accelerate.messages import Metric, RunMessage
 
-__all__ = ["Ledger", "PastRun", "list_runs"]
+__all__ = ["Ledger", "PastRun", "drop_old_runs", "list_runs", "tidy_up"]
 
 KEPT_RUNS = 200
+SLACK_RUNS = 50
+"""So many more may gather before they are dropped together."""
 FLUSH_SECONDS = 0.2
 BUFFERED_CHARACTERS = 256 * 1024
 OPEN_CHARACTERS = 64 * 1024
@@ -63,7 +66,6 @@ class Ledger:
         *,
         token: str,
         spec: Mapping[str, object],
-        keep: int = KEPT_RUNS,
     ) -> None:
         started = datetime.now().astimezone()
         self.folder = root / f"{started:%Y%m%d-%H%M%S}-{_file_name(name)}-{token}"
@@ -80,7 +82,6 @@ class Ledger:
             (self.folder / "spec.json").write_text(
                 _to_json({**known, **spec, **known}), encoding="utf-8"
             )
-        _drop_old_runs(root, keep)
 
     def record(self, message: RunMessage) -> None:
         """Take down what the message says; it is on disk after the next `tick` or `close`."""
@@ -277,7 +278,16 @@ def _folder_names(root: Path) -> list[str]:
     return []
 
 
-def _drop_old_runs(root: Path, keep: int) -> None:
+def tidy_up(root: Path) -> None:
+    """Drop old runs once there are many; in a thread, since disks can be slow at removing."""
+    if len(_folder_names(root)) > KEPT_RUNS + SLACK_RUNS:
+        threading.Thread(
+            target=drop_old_runs, args=(root,), name="nb_accelerate-tidy", daemon=True
+        ).start()
+
+
+def drop_old_runs(root: Path, *, keep: int = KEPT_RUNS) -> None:
+    """Remove the folders of all but the newest `keep` runs, and of those that still run."""
     for name in sorted(_folder_names(root))[:-keep]:
         run = PastRun(root / name)
         if "pid" in run.spec and run.status != "running":

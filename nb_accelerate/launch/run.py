@@ -7,6 +7,7 @@ doors use it so, or let a thread do it (`in_background`) and hand the run to the
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -57,6 +58,10 @@ class Operation(Protocol):
     @property
     def asked(self) -> Ask | None:
         """Why it was asked to end early, if it was."""
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the function has this very thread, so that an interrupt is its own affair."""
 
     def start(self) -> None:
         """Fill the seats and send the call."""
@@ -243,13 +248,13 @@ class Run:
                     yield message
                 self._tick()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Stop what still runs, settle what came of it, tell the watchers.
 
         An exception of the block's own passes; the run's error is raised by `result()`.
         """
         try:
-            self._settle(cut_off=kind is not None)
+            self._settle(error)
         finally:
             self._operation.close()
             self._ended.set()
@@ -269,7 +274,7 @@ class Run:
             for _ in self:
                 pass
         finally:
-            self.__exit__(None, None, None)
+            self.__exit__(None, sys.exception(), None)
 
     def _take(self, message: RunMessage) -> None:
         self._record.fold(message)
@@ -301,11 +306,11 @@ class Run:
             self._view = None
 
     # ------------------------------------------------------------ its end
-    def _settle(self, *, cut_off: bool) -> None:
+    def _settle(self, cut_off: BaseException | None) -> None:
         asked = self._operation.asked
-        error = None if cut_off else self._operation.error(self._record)
+        error = cut_off or self._operation.error(self._record)
         self._values = self._operation.values()
-        self._status, self._error = _ending(asked, error, self.name, cut_off=cut_off)
+        self._status, self._error = _ending(asked, error, self.name)
         if isinstance(self._error, LaunchError):
             self._error.run = self
         if self._status == "finished" or isinstance(self._error, Unreturnable):
@@ -323,7 +328,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _ending(
-    asked: Ask | None, error: BaseException | None, name: str, *, cut_off: bool
+    asked: Ask | None, error: BaseException | None, name: str
 ) -> tuple[str, BaseException | None]:
     """The status, and what to raise."""
     match asked:
@@ -335,9 +340,9 @@ def _ending(
             return "timed out", RunTimeout(f"{name} took longer than its timeout and was stopped.")
         case None:
             pass
-    if cut_off:
-        return "stopped", None
-    return ("failed", error) if error is not None else ("finished", None)
+    if error is None:
+        return "finished", None
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error
 
 
 @contextmanager
@@ -347,7 +352,7 @@ def _interrupts_as_asks(operation: Operation) -> Iterator[None]:
     A KeyboardInterrupt between two arbitrary instructions could lose a message or leave a
     process; and a second one could cut off the cleaning up after the first.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if operation.in_kernel or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, lambda *_: operation.ask(Ask.INTERRUPT))

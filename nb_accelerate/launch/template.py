@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nb_accelerate.channel import Channel
 from nb_accelerate.errors import StartError
-from nb_accelerate.launch.crew import Crew, open_ends, open_listener
+from nb_accelerate.launch.crew import Crew, open_ends, open_listener, open_scratch
 from nb_accelerate.launch.environment import (
     import_time_settings,
     kernel_environment,
@@ -134,13 +135,21 @@ class Template:
         listener, rendezvous = open_listener(port)
         ends = [open_ends() for _ in seats]
         lease, lease_end = Channel.pair()
+        scratch = open_scratch(run_id)
         request = StartRanks(
             seats,
             tuple(with_rendezvous(e, rendezvous, run_id) for e in environments),
             rendezvous,
             run_id,
+            scratch,
         )
-        crew = Crew(seats, tuple(e.channel for e in ends), tuple(e.output for e in ends), lease)
+        crew = Crew(
+            seats,
+            tuple(e.channel for e in ends),
+            tuple(e.output for e in ends),
+            lease,
+            scratch,
+        )
         try:
             self._send(
                 request,
@@ -149,6 +158,7 @@ class Template:
             )
         except OSError as error:
             crew.close()
+            shutil.rmtree(scratch, ignore_errors=True)
             raise self.obituary() from error
         finally:
             for end in ends:

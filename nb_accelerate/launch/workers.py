@@ -79,6 +79,11 @@ class Workers:
         """Why it was asked to end early, if it was."""
         return self._at_work.asked
 
+    @property
+    def in_kernel(self) -> bool:
+        """It is in processes of its own."""
+        return False
+
     def start(self) -> None:
         """Pack the call, fill the seats, send them off."""
         method = METHODS[self._plan.start_method]

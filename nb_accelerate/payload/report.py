@@ -39,7 +39,7 @@ class ClosureRow:
     """File name (or cell) and line of a function or class that travels by value, else ""."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ClosureReport:
     """What a call takes along. Print it, or let the notebook show it."""
 
@@ -47,7 +47,7 @@ class ClosureReport:
     total_bytes: int
     """Of the whole call, where shared parts count once; if that fails, of the rows that travel."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [COLUMNS, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]

@@ -31,6 +31,7 @@ def main() -> None:
         rendezvous=offer.rendezvous,
         stdout=stdout,
         stderr=stderr,
+        scratch=offer.scratch,
         keepsake=store,
     )
     serve(channel, station)

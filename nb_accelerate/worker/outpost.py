@@ -45,7 +45,7 @@ _MOST_SECONDS_BETWEEN_LOOKS = 5.0
 class Outpost:
     """Reports for one rank (a `replica.Reporter`) and listens for it."""
 
-    def __init__(self, channel: Channel, rank: int, stall_seconds: float) -> None:
+    def __init__(self, channel: Channel, rank: int) -> None:
         self._channel = channel
         self._rank = rank
         self._backlog = Backlog()
@@ -54,7 +54,8 @@ class Outpost:
         self._next_step = 0
         self._stop_requested = False
         self._delivering = threading.Lock()
-        self._stall = _Stall(rank, stall_seconds)
+        self._stall = _Stall(rank)
+        self._has_call = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._awake = False
@@ -91,8 +92,17 @@ class Outpost:
             self._deliver(patient=True)
 
     def start(self) -> None:
-        """Begin to listen and to report."""
+        """Start the thread; the channel is still the main thread's."""
         threading.Thread(target=self._keep, name="nb_accelerate-outpost", daemon=True).start()
+
+    def listen(self, stall_seconds: float) -> None:
+        """Take over what the kernel says, and watch the main thread.
+
+        Args:
+            stall_seconds: a collective without progress for this long is reported.
+        """
+        self._stall.look_seconds = min(_MOST_SECONDS_BETWEEN_LOOKS, stall_seconds / 3)
+        self._has_call.set()
 
     def _wake(self) -> None:
         if not self._awake:
@@ -102,6 +112,7 @@ class Outpost:
 
     # ------------------------------------------------------------ the outpost's own thread
     def _keep(self) -> None:
+        self._has_call.wait()
         next_look = time.monotonic() + self._stall.look_seconds
         while True:
             patience = max(0.0, next_look - time.monotonic())
@@ -164,9 +175,9 @@ class Outpost:
 class _Stall:
     """Notices that the main thread does not get on within a collective."""
 
-    def __init__(self, rank: int, stall_seconds: float) -> None:
+    def __init__(self, rank: int) -> None:
         self._rank = rank
-        self.look_seconds = min(_MOST_SECONDS_BETWEEN_LOOKS, stall_seconds / 3)
+        self.look_seconds = _MOST_SECONDS_BETWEEN_LOOKS
         self._seen: tuple[object, ...] = ()
         self._since = time.monotonic()
         self._cpu_seconds = 0.0

@@ -57,6 +57,8 @@ class Station:
     rendezvous: Rendezvous
     stdout: int
     stderr: int
+    scratch: str
+    """Where multiprocessing puts its sockets."""
     call: Call | None = None
     """The call itself, where the process was forked with it in memory."""
     keepsake: object = None
@@ -68,6 +70,7 @@ def serve(channel: Channel, station: Station) -> NoReturn:
     try:
         surroundings.take_output(station.stdout, station.stderr)
         surroundings.set_environment(station.environment)
+        surroundings.use_scratch(station.scratch)
         faulthandler.enable(all_threads=False)
         name_process(f"nb-rank-{station.seat.rank}")
         os.register_at_fork(after_in_child=channel.close)
@@ -89,12 +92,15 @@ def _attend(channel: Channel, station: Station) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, the cell must hear of it
             channel.send(*_raised(seat.rank, error, before_call=True))
             return
+        # Ranks made ahead do all that can be done before the call comes.
+        payload.install_by_value_pickling()
+        outpost = Outpost(channel, seat.rank)
+        outpost.start()
         channel.send(Ready(seat.rank, os.getpid()))
         go, descriptors = channel.receive()
         if not isinstance(go, Go):
             return
-        outpost = Outpost(channel, seat.rank, go.stall_seconds)
-        outpost.start()
+        outpost.listen(go.stall_seconds)
         answer = _answer(station, go, descriptors, outpost)
         outpost.flush()
         channel.send(*answer)
@@ -112,7 +118,6 @@ def _answer(station: Station, go: Go, descriptors: tuple[int, ...], outpost: Out
     try:
         surroundings.enter(go)
         payload.restore_sources(go.sources)
-        payload.install_by_value_pickling()
         call = _unpacked(station, go, descriptors)
     except BaseException as error:  # noqa: BLE001 - told to the cell
         return _raised(rank, error, before_call=True)

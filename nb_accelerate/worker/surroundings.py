@@ -6,8 +6,8 @@ The one writer of `os.environ`: a worker's own, never the kernel's.
 from __future__ import annotations
 
 import atexit
-import importlib
 import io
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -30,6 +30,7 @@ __all__ = [
     "set_environment",
     "take_output",
     "take_session",
+    "use_scratch",
 ]
 
 # A prompt printed without a newline shows after this long.
@@ -129,6 +130,14 @@ def set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
+def use_scratch(folder: str) -> None:
+    """Let multiprocessing put its sockets into a folder that is removed after us.
+
+    Each loader worker would make a folder of its own, and one that is killed leaves it.
+    """
+    multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 def forget_exit_functions() -> None:
     """In a forked copy of the kernel: what was to run at the kernel's exit is not ours to run."""
     atexit._clear()  # noqa: SLF001 - there is no public way
@@ -144,5 +153,7 @@ def enter(go: Go) -> None:
     sys.path[:] = go.path
     sys.argv[:] = go.argv
     os.chdir(go.cwd)
-    # The template has looked into these directories long ago; files may have come since.
-    importlib.invalidate_caches()
+    # Directories that were not there when the template looked. Those that were are looked into
+    # again when they have changed: invalidating all would cost a millisecond for nothing.
+    for place in [p for p, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[place]

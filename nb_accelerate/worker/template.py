@@ -15,6 +15,7 @@ import gc
 import importlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from nb_accelerate.channel import Channel
-from nb_accelerate.messages import RankEnded, RanksStarted, Rendezvous, SignalRanks, StartRanks
+from nb_accelerate.messages import RankEnded, RanksStarted, SignalRanks, StartRanks
 from nb_accelerate.worker import surroundings
 from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
 from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_process
@@ -67,6 +68,7 @@ class _Lease:
 
     number: int
     run_id: str
+    scratch: str
     socket: Channel
     pids: tuple[int, ...] = ()
     living: dict[int, int] = field(default_factory=dict)
@@ -136,6 +138,8 @@ class _Template:
         _kill(self._keeper_pid)
         for stray in _children():
             _kill(stray)
+        for lease in self._leases.values():
+            shutil.rmtree(lease.scratch, ignore_errors=True)
         os._exit(0)
 
     # ------------------------------------------------------------ requests
@@ -148,32 +152,22 @@ class _Template:
 
     def _start(self, request: StartRanks, descriptors: tuple[int, ...]) -> None:
         *ends, lease_end, listener = descriptors
-        lease = _Lease(
-            next(self._numbers), request.run_id, Channel(socket.socket(fileno=lease_end))
-        )
-        triples = list(zip(ends[::3], ends[1::3], ends[2::3], strict=True))
-        for local_rank, (seat, environment) in enumerate(
-            zip(request.seats, request.environments, strict=True)
-        ):
-            channel, stdout, stderr = triples[local_rank]
-            others = [d for triple in triples for d in triple if d not in triples[local_rank]]
-            station = Station(cast("Seat", seat), environment, request.rendezvous, stdout, stderr)
-            pid = self._fork([*others, listener, lease.socket.fileno()])
+        kernel = Channel(socket.socket(fileno=lease_end))
+        lease = _Lease(next(self._numbers), request.run_id, request.scratch, kernel)
+        for local_rank in range(len(request.seats)):
+            mine = ends[3 * local_rank : 3 * local_rank + 3]
+            others = [d for d in ends if d not in mine]
+            pid = self._fork([*others, listener, lease_end])
             if pid == 0:
-                serve(Channel(socket.socket(fileno=channel)), station)
+                _become_rank(request, local_rank, mine)
             lease.living[pid] = local_rank
         lease.pids = tuple(lease.living)
-        self._open_store(lease, request.rendezvous, listener)
+        self._keeper.send(OpenStore(lease.number, request.rendezvous), (listener,))
         for descriptor in (*ends, listener):
             os.close(descriptor)
         self._leases[lease.number] = lease
-        self._selector.register(
-            lease.socket, selectors.EVENT_READ, lambda: self._serve_lease(lease)
-        )
-        _tell(lease.socket, RanksStarted(lease.pids))
-
-    def _open_store(self, lease: _Lease, rendezvous: Rendezvous, listener: int) -> None:
-        self._keeper.send(OpenStore(lease.number, rendezvous), (listener,))
+        self._selector.register(kernel, selectors.EVENT_READ, lambda: self._serve_lease(lease))
+        _tell(kernel, RanksStarted(lease.pids))
 
     def _serve_lease(self, lease: _Lease) -> None:
         for message, _ in lease.socket.available():
@@ -201,6 +195,7 @@ class _Template:
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.number, None)
+        shutil.rmtree(lease.scratch, ignore_errors=True)
         self._kill_strays(lease.run_id)
 
     def _kill_strays(self, run_id: str) -> None:
@@ -282,6 +277,19 @@ class _Template:
             keep_stores(Channel(theirs))
         theirs.close()
         return ours, pid
+
+
+def _become_rank(request: StartRanks, local_rank: int, ends: list[int]) -> NoReturn:
+    channel, stdout, stderr = ends
+    station = Station(
+        seat=cast("Seat", request.seats[local_rank]),
+        environment=request.environments[local_rank],
+        rendezvous=request.rendezvous,
+        stdout=stdout,
+        stderr=stderr,
+        scratch=request.scratch,
+    )
+    serve(Channel(socket.socket(fileno=channel)), station)
 
 
 def _settle() -> None:

@@ -25,7 +25,7 @@ import psutil
 from jupyter_client.manager import KernelManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Cell", "CellError", "Kernel", "KernelGone", "Piece", "Witness"]
 
@@ -163,6 +163,7 @@ class Kernel:
         )
         self._client = self._manager.blocking_client()
         self._cells: dict[str, Cell] = {}
+        self._displays: dict[str, Cell] = {}
 
     def _own_environment(self, home: Path) -> dict[str, str]:
         return {
@@ -310,14 +311,20 @@ class Kernel:
                 cell.seconds = time.time() - cell.began
 
     def _hear(self, message: dict[str, Any]) -> None:
-        cell = self._cells.get(message["parent_header"].get("msg_id", ""))
-        if cell is None:
-            return
+        request = message["parent_header"].get("msg_id", "")
+        # Some belong to no cell of ours: those of a kernel's start, for one.
+        cell = self._cells.get(request) or Cell(request, time.time())
         content = message["content"]
         match message["msg_type"]:
             case "stream":
                 cell.pieces.append(Piece(content["name"], content["text"], time.time()))
-            case "display_data" | "update_display_data" | "execute_result":
+            case "display_data" | "execute_result":
+                cell.displays.append(content["data"])
+                if name := content.get("transient", {}).get("display_id"):
+                    self._displays[name] = cell
+            case "update_display_data":
+                # It goes where its display is, whichever cell is running.
+                cell = self._displays.get(content["transient"]["display_id"], cell)
                 cell.displays.append(content["data"])
             case "error":
                 trace = _COLOURS.sub("", "\n".join(content["traceback"]))
@@ -376,11 +383,19 @@ class Kernel:
         """Nothing of the runs so far remains, after a moment."""
         self._expect_gone(lambda: self.strays(spares), seconds)
 
-    def expect_nothing_left(self, seconds: float) -> None:
-        """Nothing that this kernel has ever started remains, the template included."""
-        self._expect_gone(
-            lambda: [told for p in self.processes() if (told := _described(p))], seconds
-        )
+    def expect_nothing_left(self, seconds: float, but: Sequence[int] = ()) -> None:
+        """Nothing that this kernel has ever started remains, the template included.
+
+        Args:
+            seconds: when.
+            but: process ids that may.
+        """
+
+        def left() -> list[str]:
+            found = [p for p in self.processes() if p.pid not in but]
+            return [told for process in found if (told := _described(process))]
+
+        self._expect_gone(left, seconds)
 
     def expect_all_gone(self, seconds: float) -> None:
         """No witness remains."""

@@ -140,11 +140,6 @@ def test_a_run_can_be_awaited_with_other_things(kernel: Kernel) -> None:
             await asyncio.sleep(0.05)
         return "ticked"
 
-    async def both():
-        return await asyncio.gather(
-            notebook_launcher(count, ('a', 0.5), 2, block=False).__await_it__(), tick()
-        ) if False else [await notebook_launcher(count, ('a', 0.5), 2, block=False), await tick()]
-
     run = notebook_launcher(count, ('b', 0.5), 2, block=False)
     ticking = asyncio.create_task(tick())
     awaited = await run
@@ -208,9 +203,11 @@ def test_several_threads_may_launch_at_once(kernel: Kernel) -> None:
 def test_what_runs_can_be_listed_and_ended(kernel: Kernel) -> None:
     kernel.run("run = notebook_launcher(count, ('a', 60), 2, block=False)")
     kernel.witnesses(2)
-    kinds = kernel.ask("[p.what for p in nb_accelerate.ps()]")
-    assert kinds.count("template") == 1
-    assert kinds.count("worker") >= 2
+    told = kernel.ask("[(p.pid, p.name) for p in nb_accelerate.ps()]")
+    assert {w.pid for w in kernel.witnesses()} < {pid for pid, _ in told}
+    names = [name for _, name in told]
+    assert names.count("nb-template") == 1
+    assert {"nb-rank-0", "nb-rank-1"} < set(names)
     kernel.run("nb_accelerate.kill_all()")
     assert kernel.ask("nb_accelerate.ps(), run.status") == [[], "stopped"]
     kernel.expect_nothing_left(1)
@@ -240,6 +237,8 @@ def test_every_start_method_gives_a_world_of_two(kernel: Kernel, start_method: s
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 def test_failures_are_told_alike_by_every_start_method(kernel: Kernel, start_method: str) -> None:
     kernel.run("""
+    import torch  # forked ranks have it from here
+
     def train(end):
         import torch, torch.distributed as dist
         if dist.get_rank() == 1:
@@ -252,9 +251,10 @@ def test_failures_are_told_alike_by_every_start_method(kernel: Kernel, start_met
     for end, name in (
         ("raising", "ValueError"),
         ("lambda: os.kill(os.getpid(), 9)", "WorkerDied"),
-        ("lambda: os._exit(3)", "WorkerDied"),
     ):
-        error = kernel.fails(f"notebook_launcher(train, ({end},), 2, start_method={start_method!r})")
+        error = kernel.fails(
+            f"notebook_launcher(train, ({end},), 2, start_method={start_method!r})"
+        )
         assert error.name == name
         assert "rank 1" in error.traceback
 

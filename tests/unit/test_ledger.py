@@ -7,10 +7,18 @@ import math
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from nb_accelerate.launch.ledger import Ledger, list_runs
+from nb_accelerate.launch.ledger import (
+    KEPT_RUNS,
+    SLACK_RUNS,
+    Ledger,
+    drop_old_runs,
+    list_runs,
+    tidy_up,
+)
 from nb_accelerate.messages import Left, Metric, Metrics, Output
 
 
@@ -248,20 +256,36 @@ def test_a_past_run_shows_itself(tmp_path):
 def test_only_the_newest_runs_are_kept(tmp_path):
     for number in range(5):
         in_the_past(finished(tmp_path, f"t{number}"), number)
-    newest = finished(tmp_path, "now", keep=3)
+    newest = finished(tmp_path, "now")
+    drop_old_runs(tmp_path, keep=3)
     kept = [run.folder.name for run in list_runs(tmp_path)]
     assert [name[-2:] for name in kept[:2]] == ["t3", "t4"]
     assert kept[2:] == [newest.name]
 
 
+def test_many_runs_are_tidied_up_and_few_are_left_alone(tmp_path):
+    for number in range(KEPT_RUNS + SLACK_RUNS):
+        folder = tmp_path / f"20200101-000000-train-{number}"
+        folder.mkdir()
+        (folder / "spec.json").write_text('{"pid": 0}')
+    before = set(threading.enumerate())
+    tidy_up(tmp_path)
+    assert set(threading.enumerate()) == before
+    finished(tmp_path, "now")
+    tidy_up(tmp_path)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    assert len(list_runs(tmp_path)) == KEPT_RUNS
+
+
 def test_a_run_under_way_is_never_removed(tmp_path):
     running = open_ledger(tmp_path, "live")
     old = in_the_past(running.folder, 0)
-    finished(tmp_path, "a", keep=1)
-    finished(tmp_path, "b", keep=1)
+    finished(tmp_path, "a")
+    drop_old_runs(tmp_path, keep=1)
     assert old.is_dir()
     pretend_owner(old, dead_pid())
-    finished(tmp_path, "c", keep=1)
+    drop_old_runs(tmp_path, keep=1)
     assert not old.exists()
     running._stop()
 
@@ -271,7 +295,8 @@ def test_what_is_not_a_run_is_never_removed(tmp_path):
     for other in others:
         other.mkdir()
         (other / "spec.json").write_text("[]")
-    finished(tmp_path, "a", keep=1)
+    finished(tmp_path, "a")
+    drop_old_runs(tmp_path, keep=1)
     assert all(other.is_dir() for other in others)
 
 
