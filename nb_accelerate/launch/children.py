@@ -69,9 +69,18 @@ def fork_crew(seats: tuple[Seat, ...], call: object, port: int = 0) -> Crew:
 
 
 class _Meeting:
-    """What the ranks share: a store, which rank 0 serves on a listening socket, and a folder."""
+    """What the ranks of a run share.
 
-    def __init__(self, run_id: str, port: int) -> None:
+    Attributes:
+        ends: each rank's connections.
+        lease: the kernel's end of the lease.
+        listener: where the store listens, which rank 0 serves.
+        scratch: a folder.
+    """
+
+    def __init__(self, run_id: str, port: int, ends: list[RankEnds], lease: Channel) -> None:
+        self.ends = ends
+        self.lease = lease
         self.listener, self.rendezvous = open_listener(port)
         self.scratch = open_scratch(run_id)
 
@@ -82,10 +91,10 @@ def _start(
     start: Callable[[Seat, RankEnds, dict[str, str], _Meeting], int],
 ) -> Crew:
     run_id = secrets.token_hex(8)
-    meeting = _Meeting(run_id, port)
     base = kernel_environment()
     ends = [open_ends() for _ in seats]
     lease, lease_end = Channel.pair()
+    meeting = _Meeting(run_id, port, ends, lease)
     pids = [
         start(
             seat,
@@ -140,7 +149,7 @@ def _become_rank(
     surroundings.take_session()
     surroundings.reset_signals()
     surroundings.forget_exit_functions()
-    ends.channel.close()
+    _drop_kernel_ends(meeting, ends)
     sock, stdout, stderr = ends.theirs
     store = (
         group.open_store(meeting.rendezvous, meeting.listener.fileno())
@@ -159,6 +168,17 @@ def _become_rank(
     )
     rank.serve(Channel(sock), station)
     os._exit(1)
+
+
+def _drop_kernel_ends(meeting: _Meeting, mine: RankEnds) -> None:
+    """Else no rank would see the kernel's end: its siblings would hold the connections open."""
+    meeting.lease.close()
+    for ends in meeting.ends:
+        ends.channel.close()
+        for descriptor in ends.output:
+            os.close(descriptor)
+        if ends is not mine:
+            ends.close_theirs()
 
 
 def _device_in_use() -> str:

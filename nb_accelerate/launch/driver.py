@@ -86,6 +86,8 @@ class Driver:
         self._watch = Watch(limits.hang_notice_seconds, labels)
         self._asks: deque[Ask] = deque()
         self._ladder: Ladder | None = None
+        self._rung: Rung | None = None
+        """The last rung that sent a signal."""
         self._rung_ends = 0.0
         self._descended_at = 0.0
         self._left_behind = False
@@ -349,9 +351,19 @@ class Driver:
             return
         for index in targets:
             self.standings[index].signalled = True
+        if self._rung == rung:
+            self._kill_directly([self.standings[index] for index in targets])
+        self._rung = rung
         self._send(
             self._crew.lease, SignalRanks(targets, rung.signal, whole_group=rung.whole_group)
         )
+
+    def _kill_directly(self, standings: Sequence[Standing]) -> None:
+        """SIGKILL has had no effect: their parent does not pass it on, being stopped itself."""
+        for standing in standings:
+            if standing.pid is not None:
+                _kill_group(standing.pid)
+                standing.lost = _is_dead(standing.pid)
 
     def _is_target(self, standing: Standing, rung: Rung) -> bool:
         """Who has answered is flushing files and running exit functions: it has the whole grace."""
@@ -393,6 +405,15 @@ class Driver:
             channel.send(message, descriptors)
         except OSError:
             return  # it has gone, and its end is told elsewhere
+
+
+def _is_dead(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _kill_group(pid: int) -> None:

@@ -79,6 +79,7 @@ class Template:
 
     def crew(self, seats: tuple[Seat, ...], port: int = 0) -> Crew:
         """Fresh ranks: those made ahead if they fit, else new ones."""
+        was_there = self.pid is not None
         self.warm_up()
         environments = _environments(seats)
         spare, self._spare = self._spare, None
@@ -87,7 +88,14 @@ class Template:
             if key == (seats, environments) and not port and _is_alive(crew):
                 return crew
             crew.close()
-        return self._start(seats, environments, port)
+        try:
+            return self._start(seats, environments, port)
+        except StartError:
+            if not was_there:
+                raise
+            self.stop()  # it was ended since the last launch, by someone or for lack of memory
+            self.warm_up()
+            return self._start(seats, environments, port)
 
     def prepare(self, seats: tuple[Seat, ...]) -> None:
         """Have ranks for the next launch made ahead; returns at once."""

@@ -39,7 +39,7 @@ __all__ = ["Outpost"]
 
 # Records are gathered for this long before they travel: at most 50 messages a second.
 _GATHER_SECONDS = 0.02
-_MOST_SECONDS_BETWEEN_LOOKS = 5.0
+_MOST_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Outpost:

@@ -38,7 +38,7 @@ def kernel(kernel_of_module: Kernel) -> Iterator[Kernel]:
         kernel_of_module.run(IMPORTS)
         return
     kernel_of_module.expect_no_strays()
-    assert kernel_of_module.clear_temporary() == []
+    kernel_of_module.expect_no_temporary_files()
 
 
 @pytest.fixture

@@ -125,3 +125,17 @@ def test_a_run_that_takes_too_long_is_interrupted_and_named(launch, tmp_path):
     with pytest.raises(RunTimeout, match="took longer than"):
         launch(linger, timeout=0.5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_ranks_are_ended_though_their_template_is_stopped(launch):
+    def stop_parent() -> None:
+        if os.environ["RANK"] == "0":
+            os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(RunTimeout):
+        launch(stop_parent, timeout=0.5, grace_seconds=0.5)
+    assert time.monotonic() - began < 10
+    kill_all()
+    assert len(launch(own_pid).values) == 2
