@@ -76,7 +76,7 @@ def notebook_launcher(  # noqa: PLR0913 - upstream's signature, and ours behind 
         rdzv_endpoint: for several machines.
         rdzv_conf: accepted for compatibility; several machines need an engine.
         rdzv_id: for several machines.
-        max_restarts: how often to start anew after a failure.
+        max_restarts: accepted as 0; this version starts a run once.
         monitor_interval: accepted for compatibility; ends are noticed at once.
         log_line_prefix_template: accepted for compatibility; lines are tagged by rank.
         kwargs: the function's keyword arguments.

@@ -262,6 +262,15 @@ def _several_nodes(draft: _Draft) -> str | None:
     )
 
 
+def _restarts(draft: _Draft) -> str | None:
+    if not draft.spec.max_restarts:
+        return None
+    return (
+        f"max_restarts={draft.spec.max_restarts}, but this version starts a run once."
+        " Leave it out, and launch again from the newest checkpoint after a failure."
+    )
+
+
 def _no_torch(draft: _Draft) -> str | None:
     if draft.machine.has_torch:
         return None
@@ -367,6 +376,7 @@ _Rule: TypeAlias = "Callable[[_Draft], str | None]"
 REFUSALS: tuple[_Rule, ...] = (
     _node_out_of_range,
     _several_nodes,
+    _restarts,
     _no_torch,
     _no_fork_here,
     _crowd_inline,

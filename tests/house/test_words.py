@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Each has one letter in brackets, so that this file is not a finding of its own.
 STRANGERS = re.compile(
-    r"/wor[k]/|/roo[t]/|/hom[e]/\w|\.pyen[v]/|site-package[s]/|"
+    r"/wor[k]/|/roo[t]/|\.pyen[v]/|site-package[s]/|"
     r"registry\.npm[j]s|pypi\.or[g]|files\.pythonhoste[d]|"
     r"sub-?agen[t]|\bC[E]O\b|issues (file|close|sho[w])|before-sto[p]"
 )

@@ -398,6 +398,13 @@ def test_the_banner_says_where_it_trains(machine, settings, banner):
             id="several machines",
         ),
         pytest.param(
+            LAPTOP,
+            {"max_restarts": 2},
+            "max_restarts=2, but this version starts a run once."
+            " Leave it out, and launch again from the newest checkpoint after a failure.",
+            id="restarts",
+        ),
+        pytest.param(
             Machine(platform="darwin"),
             {"start_method": "fork"},
             "start_method='fork', but macOS's own libraries do not survive a fork of the kernel."
