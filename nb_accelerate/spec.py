@@ -91,7 +91,8 @@ class LaunchSpec:
         default="none", metadata=_says("Name that the machines of one launch share.")
     )
     max_restarts: int = field(
-        default=0, metadata=_says("How often a failed launch is tried again; only 0 so far.", least=0)
+        default=0,
+        metadata=_says("How often a failed launch is tried again; only 0 so far.", least=0),
     )
     start_method: StartMethod = field(
         default="auto",

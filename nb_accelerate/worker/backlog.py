@@ -28,15 +28,17 @@ def snapshot(values: Mapping[str, object]) -> dict[str, Any]:
 def _kept(value: Any) -> Any:  # noqa: ANN401 - a tensor, a number, or neither
     if isinstance(value, (float, int)):
         return float(value)
-    device = getattr(value, "device", None)
-    if device is not None and hasattr(value, "detach"):
-        if value.numel() != 1:
-            return None
-        return value.item() if device.type == "cpu" else value.detach().clone()
+    is_on_cpu = getattr(value, "is_cpu", None)  # a tensor's quickest property
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        if is_on_cpu is None:
+            return float(value)
+        return value.item() if is_on_cpu else _copied(value)
+    except (TypeError, ValueError, RuntimeError):  # no number, or more than one
         return None
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - a tensor
+    return value.detach().clone() if value.numel() == 1 else None
 
 
 def merged(earlier: Metric, later: Metric) -> Metric:

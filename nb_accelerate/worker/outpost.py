@@ -39,6 +39,7 @@ __all__ = ["Outpost"]
 
 # Records are gathered for this long before they travel: at most 50 messages a second.
 _GATHER_SECONDS = 0.02
+_LINGER_SECONDS = 0.5
 _MOST_SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -59,6 +60,7 @@ class Outpost:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._awake = False
+        self._reported = 0.0
         self._parent = os.getppid()
 
     # ------------------------------------------------------------ the training thread's side
@@ -115,22 +117,40 @@ class Outpost:
         self._has_call.wait()
         next_look = time.monotonic() + self._stall.look_seconds
         while True:
-            patience = max(0.0, next_look - time.monotonic())
+            rest = max(0.0, next_look - time.monotonic())
             channel, wake = self._channel.fileno(), self._wake_read
+            patience = min(rest, _GATHER_SECONDS) if self._awake else rest
             ready, _, _ = select.select([channel, wake], [], [], patience)
             if channel in ready:
                 self._listen()
             if wake in ready:
-                time.sleep(_GATHER_SECONDS)
                 os.read(self._wake_read, 4096)
-                self._awake = False
-                with self._delivering:
-                    self._deliver(patient=False)
+            if self._awake:
+                self._report()
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + self._stall.look_seconds
                 self._check_parent()
                 if waiting := self._stall.look():
                     self.post(waiting)
+
+    def _report(self) -> None:
+        """Deliver; after a time without anything to deliver, sleep until the next wake-up call.
+
+        Staying awake in between spares the training thread a system call and the hand-over of
+        Python's lock at every step.
+        """
+        now = time.monotonic()
+        if self._has_news():
+            self._reported = now
+            with self._delivering:
+                self._deliver(patient=False)
+        elif now - self._reported > _LINGER_SECONDS:
+            self._awake = False
+            if self._has_news():  # it came just before the flag fell
+                self._awake = True
+
+    def _has_news(self) -> bool:
+        return bool(self._backlog.fresh or self._backlog.records or self._progress or self._letters)
 
     def _listen(self) -> None:
         for message, _ in self._channel.available():
@@ -162,9 +182,7 @@ class Outpost:
         while self._backlog.records and (patient or self._kernel_reads()):
             self._channel.send(Metrics(self._rank, self._backlog.next_batch()))
         while self._progress and (patient or self._kernel_reads()):
-            self._channel.send(self._progress.pop(next(iter(self._progress))))
-        if self._backlog.records or self._progress:
-            self._wake()
+            self._channel.send(self._progress.popitem()[1])
 
     def _kernel_reads(self) -> bool:
         """Whether a small frame can be sent without waiting for the kernel."""
