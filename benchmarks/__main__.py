@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ _MEASUREMENTS: Mapping[str, Callable[[Sequence[Peer], int], Section]] = {
 def main() -> int:
     """Measure and tell; 1 when a target is missed."""
     asked = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that kernels are closed
     names = asked.measurements or list(_MEASUREMENTS)
     peers = [p for p in PEERS if p in (REFERENCE, OURS) or _is_chosen(p, asked.peers)]
     where, sections = machine(), []

@@ -8,6 +8,7 @@ import queue
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -77,6 +78,8 @@ class Kernel:
     """
 
     def __init__(self, peer: Peer | None = None, *, prepared: bool = True) -> None:
+        self.is_lost = False
+        """A cell did not end in time, and goes on."""
         self.folder = Path(tempfile.mkdtemp(prefix="nb-benchmark-"))
         self._mark = f"{_MARK}={uuid.uuid4().hex}"
         self._manager = KernelManager()
@@ -85,7 +88,12 @@ class Kernel:
             display_name="benchmark",
             language="python",
         )
-        self._manager.start_kernel(env=self._environment(), cwd=str(self.folder))
+        self._manager.start_kernel(
+            env=self._environment(),
+            cwd=str(self.folder),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=60)
@@ -112,6 +120,7 @@ class Kernel:
         """
         cell = self.run(code, limit)
         if cell.idle is None:
+            self.is_lost = True
             raise CellFailed(f"did not end within {limit:.0f} s")
         _, found, text = cell.printed.rpartition(_ANSWER)
         if not found:

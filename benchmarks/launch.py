@@ -99,7 +99,7 @@ def _take_turns(peers: Sequence[Peer], samples: Samples) -> None:
 
 
 def _sample(kernel: Kernel, code: str, name: str, when: str, samples: Samples) -> None:
-    if samples.has_failed(name, f"{when}_back"):
+    if kernel.is_lost:
         return
     await_quiet()
     try:

@@ -50,10 +50,13 @@ __all__ = [  # noqa: RUF022 - the order of use
     "ps",
     "kill_all",
     "explain",
+    "errors",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "errors":
+        return importlib.import_module("nb_accelerate.errors")
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_ROOMS[name]), name)

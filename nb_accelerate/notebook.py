@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.errors import PayloadError, SpecError
-from nb_accelerate.launch.driver import Limits
 from nb_accelerate.launch.environment import run_root, survey_here
 from nb_accelerate.launch.inline import Inline
 from nb_accelerate.launch.ledger import Ledger, list_runs, tidy_up
+from nb_accelerate.launch.limits import Limits
 from nb_accelerate.launch.processes import remember
 from nb_accelerate.launch.run import Run
 from nb_accelerate.launch.template import template_of_this_kernel

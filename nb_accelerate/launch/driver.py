@@ -7,17 +7,16 @@ reach it by `ask` alone.
 
 from __future__ import annotations
 
-import enum
 import os
 import selectors
 import shutil
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nb_accelerate.launch.ladder import AFTER_FAILURE, AT_ONCE, Ladder, Rung, after_interrupt
+from nb_accelerate.launch.ladder import AFTER_FAILURE, Descent, Ladder, Rung, after_interrupt
+from nb_accelerate.launch.limits import Ask, Limits
 from nb_accelerate.launch.lines import LineAssembler
 from nb_accelerate.launch.standing import Standing
 from nb_accelerate.launch.watch import Watch, left_behind
@@ -47,31 +46,11 @@ if TYPE_CHECKING:
     from nb_accelerate.channel import Channel
     from nb_accelerate.launch.crew import Crew
 
-__all__ = ["Ask", "Driver", "Limits"]
+__all__ = ["Driver"]
 
 _READ_BYTES = 1 << 16
 # Output of one rank read in a row, so that a flood of one does not silence the others.
 _MOST_READS = 16
-_STUCK_SECONDS = 15.0
-
-
-class Ask(enum.Enum):
-    """Why a run should end before its function does."""
-
-    INTERRUPT = "interrupted"
-    STOP = "stopped"
-    TIMEOUT = "timed out"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The times that bound a run, in seconds."""
-
-    grace_seconds: float = 4.0
-    hang_notice_seconds: float = 30.0
-    timeout_seconds: float | None = None
-    settles: bool = False
-    """Wait for the processes' end, not just for their last word."""
 
 
 class Driver:
@@ -85,13 +64,10 @@ class Driver:
         self._limits = limits
         self._watch = Watch(limits.hang_notice_seconds, labels)
         self._asks: deque[Ask] = deque()
-        self._ladder: Ladder | None = None
+        self._descent = Descent(limits.grace_seconds)
         self._rung: Rung | None = None
-        """The last rung that sent a signal."""
-        self._rung_ends = 0.0
-        self._descended_at = 0.0
+        """The last that sent a signal."""
         self._left_behind = False
-        self._in_haste = False
         self._go: tuple[Go, int | None] | None = None
         self._lease_lost = False
         now = time.monotonic()
@@ -107,8 +83,9 @@ class Driver:
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        if self._limits.settles or self._ladder is not None:
-            return all(s.is_gone for s in self.standings) or self._has_given_up()
+        if self._limits.settles or self._descent.has_begun:
+            failed = self._descent.has_failed(time.monotonic())
+            return failed or all(s.is_gone for s in self.standings)
         return all(s.is_done for s in self.standings)
 
     @property
@@ -252,7 +229,7 @@ class Driver:
         heard += self._rest_of_output(standing)
         standing.end = end
         if standing.answer is None:
-            self._descend(AFTER_FAILURE)
+            self._end(AFTER_FAILURE)
         return [*heard, end]
 
     def _lose_lease(self) -> list[RunMessage]:
@@ -291,7 +268,7 @@ class Driver:
 
     def _answered(self, standing: Standing) -> None:
         if isinstance(standing.answer, Raised):
-            self._descend(AFTER_FAILURE)
+            self._end(AFTER_FAILURE)
 
     def _look_around(self, waiting: Waiting) -> None:
         now = time.monotonic()
@@ -299,19 +276,18 @@ class Driver:
             for standing, channel in zip(self.standings, self._crew.channels, strict=True):
                 if standing.answer is None:
                     self._send(channel, ShowStack())
-        if left_behind(self.standings, now) and self._ladder is None:
+        if left_behind(self.standings, now) and not self._descent.has_begun:
             self._left_behind = True
-            self._descend(AFTER_FAILURE)
+            self._end(AFTER_FAILURE)
 
     def _heed_asks(self) -> None:
         while self._asks:
             reason = self._asks.popleft()
-            if self._ladder is None:
-                self.asked = reason
-                self._descend(after_interrupt(self._limits.grace_seconds))
+            if self._descent.has_begun:
+                self._descent.hasten(time.monotonic())
             else:
-                self._ladder, self._in_haste = None, True
-                self._descend(AT_ONCE)
+                self.asked = reason
+                self._end(after_interrupt(self._limits.grace_seconds))
 
     def request_stop(self) -> None:
         """Ask the ranks, in the cooperative way, to end at the next point that suits them."""
@@ -329,24 +305,17 @@ class Driver:
             self._time_out = None
             self._asks.append(Ask.TIMEOUT)
             self._heed_asks()
-        if self._ladder is not None and now >= self._rung_ends:
-            self._next_rung()
+        if rung := self._descent.due(now):
+            self._take_rung(rung, now)
         return heard
 
-    def _descend(self, ladder: Ladder) -> None:
+    def _end(self, ladder: Ladder) -> None:
         """Begin to end the run, unless that has begun."""
-        if self._ladder is None:
-            self._ladder = ladder
-            self._descended_at = time.monotonic()
-            self._next_rung()
+        self._descent.begin(ladder, time.monotonic())
 
-    def _next_rung(self) -> None:
-        """Signal the ranks that still run; the last rung is repeated until they are gone."""
-        assert self._ladder is not None  # noqa: S101 - both callers have looked
-        rung, *rest = self._ladder
-        self._ladder = tuple(rest) or (rung,)
-        self._rung_ends = time.monotonic() + rung.patience_seconds
-        targets = tuple(i for i, s in enumerate(self.standings) if self._is_target(s, rung))
+    def _take_rung(self, rung: Rung, now: float) -> None:
+        """Signal the ranks that it is meant for."""
+        targets = [i for i, s in enumerate(self.standings) if self._descent.concerns(s, rung, now)]
         if rung.signal is None or not targets:
             return
         for index in targets:
@@ -354,40 +323,24 @@ class Driver:
         if self._rung == rung:
             self._kill_directly([self.standings[index] for index in targets])
         self._rung = rung
-        self._send(
-            self._crew.lease, SignalRanks(targets, rung.signal, whole_group=rung.whole_group)
-        )
+        message = SignalRanks(tuple(targets), rung.signal, whole_group=rung.whole_group)
+        self._send(self._crew.lease, message)
 
-    def _kill_directly(self, standings: Sequence[Standing]) -> None:
+    @staticmethod
+    def _kill_directly(standings: Sequence[Standing]) -> None:
         """SIGKILL has had no effect: their parent does not pass it on, being stopped itself."""
         for standing in standings:
             if standing.pid is not None:
                 _kill_group(standing.pid)
                 standing.lost = _is_dead(standing.pid)
 
-    def _is_target(self, standing: Standing, rung: Rung) -> bool:
-        """Who has answered is flushing files and running exit functions: it has the whole grace."""
-        if standing.is_gone:
-            return False
-        if standing.answer is None or self._in_haste:
-            return True
-        grace_is_over = time.monotonic() > self._descended_at + self._limits.grace_seconds
-        return rung.signal == signal.SIGKILL and grace_is_over
-
-    def _has_given_up(self) -> bool:
-        """Whether a process has outlived SIGKILL for seconds: it is stuck in the system itself."""
-        if self._ladder is None:
-            return False
-        return time.monotonic() > self._descended_at + self._limits.grace_seconds + _STUCK_SECONDS
-
     # ------------------------------------------------------------ small things
     def _patience(self, patience: float) -> float:
         """Not longer than until the next thing that is due."""
         now = time.monotonic()
         due = [now + patience]
-        if self._ladder is not None:
-            due.append(self._rung_ends)
-        due += [d for d in (self._time_out, self._watch.deadline()) if d is not None]
+        others = (self._time_out, self._watch.deadline(), self._descent.deadline())
+        due += [d for d in others if d is not None]
         due += [d for a in self._assemblers.values() if (d := a.deadline()) is not None]
         return max(0.0, min(due) - now)
 

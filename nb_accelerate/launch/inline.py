@@ -17,7 +17,7 @@ from nb_accelerate.replica import Replica, acting_as
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nb_accelerate.launch.driver import Ask
+    from nb_accelerate.launch.limits import Ask
     from nb_accelerate.launch.workers import Call
     from nb_accelerate.messages import RunMessage
     from nb_accelerate.plan import Seat

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from nb_accelerate import payload
 from nb_accelerate.errors import LaunchError, RunTimeout, Unreturnable
-from nb_accelerate.launch.driver import Ask
+from nb_accelerate.launch.limits import Ask
 from nb_accelerate.record import RunRecord
 
 if TYPE_CHECKING:

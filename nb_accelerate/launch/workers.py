@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nb_accelerate import payload
 from nb_accelerate.errors import LaunchError
-from nb_accelerate.launch.driver import Ask, Driver, Limits
+from nb_accelerate.launch.driver import Driver
 from nb_accelerate.launch.methods import METHODS
 from nb_accelerate.launch.story import Scene
 from nb_accelerate.launch.template import template_of_this_kernel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nb_accelerate.launch.crew import Crew
+    from nb_accelerate.launch.limits import Ask, Limits
     from nb_accelerate.launch.standing import Standing
     from nb_accelerate.machine import Machine
     from nb_accelerate.messages import RunMessage
