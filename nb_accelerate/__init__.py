@@ -64,5 +64,12 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def load_ipython_extension(_shell: object) -> None:
+    """What `%load_ext nb_accelerate` does: have the first launch's workers start at once."""
+    from nb_accelerate.notebook import warm_up
+
+    warm_up()
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

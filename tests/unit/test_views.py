@@ -952,8 +952,9 @@ def test_a_block_whose_update_needs_the_cells_context_gets_it():
     assert seen == [("the cell's", {"text/plain": "x"}, True)]
 
 
-def test_a_block_that_was_never_displayed_stays_silent():
+def test_a_block_that_was_never_displayed_stays_silent(capsys):
     CellBlock().update({"text/plain": "x"})
+    assert capsys.readouterr() == ("", "")
 
 
 def test_text_goes_to_the_cells_own_streams(capsys):
