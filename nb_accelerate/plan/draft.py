@@ -65,4 +65,6 @@ def _fits(kind: Kind, spec: LaunchSpec, machine: Machine) -> bool:
 def _method(spec: LaunchSpec, machine: Machine) -> str:
     if spec.start_method != "auto":
         return spec.start_method
-    return "spawn" if machine.platform == "win32" else "template"
+    if machine.platform == "win32" and (spec.num_processes or 1) == 1:
+        return "inline"  # it needs no worker process, and there are none on Windows
+    return "template"

@@ -51,16 +51,11 @@ def _seat(draft: Draft, rank: int) -> Seat:
         world_size=draft.count,
         local_world_size=draft.count,
         device=draft.kind.device.format(rank),
-        backend=_backend(draft),
+        backend=draft.kind.backend,
         mixed_precision=draft.spec.mixed_precision,
         gradient_accumulation_steps=draft.spec.gradient_accumulation_steps,
         num_threads=_threads(draft),
     )
-
-
-def _backend(draft: Draft) -> str:
-    # NCCL is not made for Windows; gloo takes CUDA tensors as well.
-    return "gloo" if draft.machine.platform == "win32" else draft.kind.backend
 
 
 def _threads(draft: Draft) -> int:

@@ -109,17 +109,23 @@ def _too_many(draft: Draft) -> str | None:
     )
 
 
-_UNFORKABLE: dict[str, tuple[tuple[str, ...], str]] = {
-    "win32": (("fork", "template"), "Windows has no fork"),
-    "darwin": (("fork",), "macOS's own libraries do not survive a fork of the kernel"),
-}
+def _no_workers_here(draft: Draft) -> str | None:
+    if draft.machine.platform != "win32" or draft.method == "inline":
+        return None
+    return (
+        f"This would start {counted(draft.count, 'worker process')}, which this version does on"
+        " Linux and macOS only. On Windows, use num_processes=1, which runs in the kernel itself,"
+        " or work in WSL."
+    )
 
 
 def _no_fork_here(draft: Draft) -> str | None:
-    methods, why = _UNFORKABLE.get(draft.machine.platform, ((), ""))
-    if draft.method not in methods:
+    if draft.machine.platform != "darwin" or draft.method != "fork":
         return None
-    return f"start_method={draft.method!r}, but {why}. Use start_method='auto' or 'spawn'."
+    return (
+        "start_method='fork', but macOS's own libraries do not survive a fork of the kernel."
+        " Use start_method='auto' or 'spawn'."
+    )
 
 
 def _crowd_inline(draft: Draft) -> str | None:
@@ -156,6 +162,7 @@ REFUSALS: tuple[Rule, ...] = (
     _several_nodes,
     _restarts,
     _no_torch,
+    _no_workers_here,
     _no_fork_here,
     _crowd_inline,
     _no_such_device,

@@ -34,6 +34,9 @@ from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_proc
 from nb_accelerate.worker.rank import Station, serve
 
 if TYPE_CHECKING:
+    import resource
+    from collections.abc import Container
+
     from nb_accelerate.plan import Seat
 
 __all__ = ["main"]
@@ -228,11 +231,8 @@ class _Template:
 
     def _reap(self) -> None:
         owners = {pid: lease for lease in self._leases.values() for pid in lease.living}
-        while (pid := _next_ended()) is not None:
-            if pid in owners:
-                # While it is not reaped, its number cannot become another group's.
-                _signal_group(pid, signal.SIGKILL)
-            _, status, usage = os.wait4(pid, 0)
+        while (ended := _next_ended(owners)) is not None:
+            pid, status, usage = ended
             if pid == self._keeper_pid:
                 self._leave()  # no run could start any more; the kernel starts another template
             if pid in owners:
@@ -308,12 +308,23 @@ def _tell(channel: Channel, message: object) -> None:
         return  # the kernel has let go; the end of file says the rest
 
 
-def _next_ended() -> int | None:
+def _next_ended(leaders: Container[int]) -> tuple[int, int, resource.struct_rusage] | None:
+    """A child that has ended: its id, wait status and usage; a leader's whole group is killed."""
     try:
+        if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid in leaders:
+                _signal_group(pid, signal.SIGKILL)
+            return (pid, status, usage) if pid else None
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        if ended.si_pid in leaders:
+            # While it is not reaped, its number cannot become another group's.
+            _signal_group(ended.si_pid, signal.SIGKILL)
+        return os.wait4(ended.si_pid, 0)
     except ChildProcessError:
         return None
-    return ended.si_pid if ended else None
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -132,9 +132,11 @@ class Witness:
 
     @property
     def is_alive(self) -> bool:
-        """It still runs, or waits to be waited for."""
+        """It still runs, or waits for its parent to notice that it does not."""
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < 0.05
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created) < 0.05
+            return same and not _is_inits_business(process)
         except psutil.NoSuchProcess:
             return False
 
@@ -270,7 +272,7 @@ class Kernel:
         assert cell.error is not None, f"The cell has succeeded:\n{cell.shown}"
         return cell.error
 
-    def ask(self, expression: str, seconds: float = 30) -> Any:  # noqa: ANN401 - whatever JSON holds
+    def ask(self, expression: str, seconds: float = 30) -> Any:
         """The value of an expression in the kernel, by way of JSON."""
         wanted = f"__import__('json').dumps(({expression}))"
         cell = self.finish(self.start("", expressions={"it": wanted}), seconds)
@@ -442,8 +444,15 @@ def _is_template(process: psutil.Process) -> bool:
         return False
 
 
+def _is_inits_business(process: psutil.Process) -> bool:
+    """Whether it has ended, and so has its parent: the system cleans up, sooner or later."""
+    return process.status() == psutil.STATUS_ZOMBIE and process.ppid() <= 1
+
+
 def _described(process: psutil.Process) -> str:
     try:
+        if _is_inits_business(process):
+            return ""
         command = " ".join(process.cmdline())[-120:]
         return f"{process.pid} (of {process.ppid()}), {process.status()}: {command}"
     except psutil.NoSuchProcess:
