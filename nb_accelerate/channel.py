@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import os
 import pickle
+import select
 import socket
 import struct
 import threading
@@ -93,13 +94,11 @@ class Channel:
             yield frame
 
     def is_abandoned(self) -> bool:
-        """Whether the other side has gone; takes nothing of what it sent."""
-        try:
-            return not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+        """Whether the other side has gone, be there unread messages of it or not."""
+        hung_up = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+        poll = select.poll()
+        poll.register(self._sock, hung_up)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end, and descriptors that arrived and nobody took."""

@@ -100,6 +100,11 @@ class Driver:
         """The ranks' parent process is gone."""
         return self._lease_lost
 
+    @property
+    def unsent(self) -> tuple[Go, int | None] | None:
+        """The call and its descriptor, as long as no rank has got it."""
+        return self._go
+
     def go(self, go: Go, descriptor: int | None) -> None:
         """Send every rank its call, once all are ready.
 

@@ -25,6 +25,8 @@ class StartMethod:
     """The function travels by value; else the processes have it in memory already."""
     start: Callable[[Plan, object, int], Crew]
     """(plan, call, port or 0) → crew"""
+    was_running: Callable[[], bool] = lambda: False
+    """Whether what starts the ranks is there already: it may have been ended unnoticed."""
     prepare: Callable[[tuple[Seat, ...]], None] = lambda _seats: None
     """Make ranks for a like launch ahead."""
 
@@ -33,6 +35,7 @@ METHODS: Mapping[str, StartMethod] = {
     "template": StartMethod(
         ships_the_call=True,
         start=lambda plan, _, port: template_of_this_kernel().crew(plan.seats, port),
+        was_running=lambda: template_of_this_kernel().pid is not None,
         prepare=lambda seats: template_of_this_kernel().prepare(seats),
     ),
     "spawn": StartMethod(

@@ -87,7 +87,7 @@ class Template:
             key, crew = spare
             if key == (seats, environments) and not port and _is_alive(crew):
                 return crew
-            crew.close()
+            _discard(crew)
         try:
             return self._start(seats, environments, port)
         except StartError:
@@ -125,7 +125,7 @@ class Template:
     def stop(self) -> None:
         """End it and its spare ranks; bounded in time."""
         if self._spare is not None:
-            self._spare[1].close()
+            _discard(self._spare[1])
             self._spare = None
         if self._control is not None:
             self._control.close()
@@ -165,8 +165,7 @@ class Template:
                 + [lease_end.fileno(), listener.fileno()],
             )
         except OSError as error:
-            crew.close()
-            shutil.rmtree(scratch, ignore_errors=True)
+            _discard(crew)
             raise self.obituary() from error
         finally:
             for end in ends:
@@ -218,6 +217,12 @@ def _folder_of(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise StartError(f"{package} cannot be imported by {sys.executable}. Install it there.")
     return Path(spec.origin).parent
+
+
+def _discard(crew: Crew) -> None:
+    """Let go of ranks that nobody needs; their template may be gone, so remove their folder."""
+    crew.close()
+    shutil.rmtree(crew.scratch, ignore_errors=True)
 
 
 def _is_alive(crew: Crew) -> bool:

@@ -67,6 +67,7 @@ class Workers:
         self._port = port
         self._driver: Driver | None = None
         self._labels: dict[str, str] = {}
+        self._may_start_again = False
         self._contents: dict[int, tuple[Any, Sequence[Any]]] = {}
 
     # ------------------------------------------------------------ an Operation
@@ -88,6 +89,7 @@ class Workers:
     def start(self) -> None:
         """Pack the call, fill the seats, send them off."""
         method = METHODS[self._plan.start_method]
+        self._may_start_again = method.was_running()
         if not method.ships_the_call:
             self._send_off(method.start(self._plan, self._in_memory(), self._port), None, {})
             return
@@ -97,7 +99,11 @@ class Workers:
 
     def step(self, patience: float) -> list[RunMessage]:
         """What happened."""
-        return self._at_work.step(patience)
+        heard = self._at_work.step(patience)
+        if self._at_work.lease_lost and self._at_work.unsent and self._may_start_again:
+            self._start_again()
+            return []  # what is heard of the first crew's end is not this run's story
+        return heard
 
     def ask(self, reason: Ask) -> None:
         """End early."""
@@ -152,6 +158,17 @@ class Workers:
             stall_seconds=self._limits.hang_notice_seconds,
         )
         self._driver.go(go, packed.fd if packed else None)
+
+    def _start_again(self) -> None:
+        """Whoever was to start the ranks had been ended before; nothing of the call has run."""
+        self._may_start_again = False
+        lost = self._at_work
+        if lost.unsent is None:
+            return
+        crew = METHODS[self._plan.start_method].start(self._plan, None, self._port)
+        self._driver = Driver(crew, self._limits, self._labels)
+        self._driver.go(*lost.unsent)
+        lost.close()
 
     def _scene(self) -> Scene:
         return Scene(

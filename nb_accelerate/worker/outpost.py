@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -46,9 +47,10 @@ _MOST_SECONDS_BETWEEN_LOOKS = 1.0
 class Outpost:
     """Reports for one rank (a `replica.Reporter`) and listens for it."""
 
-    def __init__(self, channel: Channel, rank: int) -> None:
+    def __init__(self, channel: Channel, rank: int, scratch: str) -> None:
         self._channel = channel
         self._rank = rank
+        self._scratch = scratch
         self._backlog = Backlog()
         self._progress: dict[str, Progress] = {}
         self._letters: deque[WorkerMessage] = deque()
@@ -167,13 +169,17 @@ class Outpost:
                 case _:
                     raise TypeError(f"The kernel cannot say {message!r}.")
         if self._channel.at_end:
-            # The kernel has gone: so go we, and our loader workers with us.
-            os.killpg(0, signal.SIGKILL)
+            self._follow_kernel()
 
     def _check_parent(self) -> None:
         # The kernel's end of the channel may live on in a process that it forked.
         if os.getppid() != self._parent:
-            os.killpg(0, signal.SIGKILL)
+            self._follow_kernel()
+
+    def _follow_kernel(self) -> None:
+        """It has gone: so go we, and our loader workers with us."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
 
     def _deliver(self, *, patient: bool) -> None:
         while self._letters:

@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -76,7 +77,9 @@ def serve(channel: Channel, station: Station) -> NoReturn:
         os.register_at_fork(after_in_child=channel.close)
         _attend(channel, station)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the kernel did not want this rank after all, or has gone
+        # The kernel did not want this rank after all, or has gone.
+        shutil.rmtree(station.scratch, ignore_errors=True)
+        os._exit(0)
     except BaseException:  # noqa: BLE001 - the process's outermost frame: print, never vanish
         traceback.print_exc()
         os._exit(1)
@@ -94,7 +97,7 @@ def _attend(channel: Channel, station: Station) -> None:
             return
         # Ranks made ahead do all that can be done before the call comes.
         payload.install_by_value_pickling()
-        outpost = Outpost(channel, seat.rank)
+        outpost = Outpost(channel, seat.rank, station.scratch)
         outpost.start()
         channel.send(Ready(seat.rank, os.getpid()))
         go, descriptors = channel.receive()
