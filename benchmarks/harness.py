@@ -62,7 +62,7 @@ class Samples:
 
     def fail(self, peer: str, quantity: str, complaint: str) -> None:
         """Take down that there is no value, and why."""
-        self._complaints[peer, quantity] = complaint.splitlines()[0][:60]
+        self._complaints[peer, quantity] = complaint[:60]
 
     def has_failed(self, peer: str, quantity: str) -> bool:
         """Whether it failed at least once."""

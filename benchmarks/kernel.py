@@ -124,7 +124,7 @@ class Kernel:
             raise CellFailed(f"did not end within {limit:.0f} s")
         _, found, text = cell.printed.rpartition(_ANSWER)
         if not found:
-            raise CellFailed(cell.error.splitlines()[0] if cell.error else "no answer")
+            raise CellFailed(" ".join(cell.error.split()) or "no answer")
         answer: dict[str, Any] = json.loads(text.splitlines()[0])
         return answer
 

@@ -23,6 +23,7 @@ from nb_accelerate.channel import Channel
 from nb_accelerate.errors import PlanError
 from nb_accelerate.launch.crew import Crew, RankEnds, open_ends, open_listener, open_scratch
 from nb_accelerate.launch.environment import kernel_environment, rank_environment, with_rendezvous
+from nb_accelerate.launch.groups import signal_group
 from nb_accelerate.messages import RankEnded, RanksStarted, SignalRanks, TakeSeat
 
 if TYPE_CHECKING:
@@ -217,13 +218,13 @@ class _Guardian(threading.Thread):
                 self._signal(message)
         if self._lease.at_end:
             for pid in self._local_ranks:
-                _signal_group(pid, signal.SIGKILL)
+                signal_group(pid, signal.SIGKILL)
 
     def _signal(self, message: SignalRanks) -> None:
         for pid, local_rank in self._local_ranks.items():
             if local_rank in message.local_ranks:
                 if message.whole_group:
-                    _signal_group(pid, message.signal)
+                    signal_group(pid, message.signal)
                 else:
                     os.kill(pid, message.signal)
 
@@ -231,7 +232,7 @@ class _Guardian(threading.Thread):
         if not _has_ended(pid):
             return
         # While it is not reaped, its number cannot become another group's.
-        _signal_group(pid, signal.SIGKILL)
+        signal_group(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         local_rank = self._local_ranks.pop(pid)
         try:
@@ -252,10 +253,3 @@ def _is_zombie(pid: int) -> bool:
     import psutil
 
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from nb_accelerate.launch.groups import signal_group
 from nb_accelerate.launch.ladder import AFTER_FAILURE, Descent, Ladder, Rung, after_interrupt
 from nb_accelerate.launch.limits import Ask, Limits
 from nb_accelerate.launch.lines import LineAssembler
@@ -246,7 +247,7 @@ class Driver:
             heard += self._hear(standing, self._crew.channels[self._index(standing)])
             heard += self._rest_of_output(standing)
             if standing.pid is not None and not standing.is_gone:
-                _kill_group(standing.pid)
+                signal_group(standing.pid, signal.SIGKILL)
             standing.lost = not standing.is_gone
         return heard
 
@@ -336,7 +337,7 @@ class Driver:
         """SIGKILL has had no effect: their parent does not pass it on, being stopped itself."""
         for standing in standings:
             if standing.pid is not None:
-                _kill_group(standing.pid)
+                signal_group(standing.pid, signal.SIGKILL)
                 standing.lost = _is_dead(standing.pid)
 
     # ------------------------------------------------------------ small things
@@ -372,10 +373,3 @@ def _is_dead(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebooks.kernel import CellError, Kernel
+if TYPE_CHECKING:
+    from tests.notebooks.kernel import CellError, Kernel
 
 # From the launch to the error, on a machine that is busy with other things.
 SOON_SECONDS = 3

@@ -18,7 +18,7 @@ def test_every_ranks_value_comes_back_tensors_included(kernel: Kernel) -> None:
     def train():
         import torch.distributed as dist
         rank = dist.get_rank()
-        return {"rank": rank, "w": torch.full((2, 3), float(rank)), "bf16": torch.ones(2).bfloat16()}
+        return {"rank": rank, "w": torch.full((2, 3), rank * 1.0), "half": torch.ones(2).bfloat16()}
 
     run = notebook_launcher(train, num_processes=3)
     """)
@@ -26,7 +26,7 @@ def test_every_ranks_value_comes_back_tensors_included(kernel: Kernel) -> None:
     assert kernel.ask("[(v['rank'], v['w'].tolist()) for v in run.values]") == [
         [rank, [[float(rank)] * 3] * 2] for rank in range(3)
     ]
-    assert kernel.ask("str(run.values[2]['bf16'].dtype)") == "torch.bfloat16"
+    assert kernel.ask("str(run.values[2]['half'].dtype)") == "torch.bfloat16"
 
 
 def test_big_values_come_back_whole_and_can_be_written_to(kernel: Kernel) -> None:
