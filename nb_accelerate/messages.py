@@ -1,6 +1,6 @@
 """All that ever crosses between the kernel, the template and the workers: frozen values.
 
-    kernel → template   StartRanks, SignalRanks
+    kernel → template   StartRanks, SignalRanks, Retire
     template → kernel   RanksStarted, RankEnded
     kernel → worker     TakeSeat, Go, ShowStack, RequestStop
     worker → kernel     Ready, Metrics, Progress, Waiting, StackShown, Interrupted,
@@ -35,6 +35,7 @@ __all__ = [
     "Ready",
     "Rendezvous",
     "RequestStop",
+    "Retire",
     "Returned",
     "RunMessage",
     "ShowStack",
@@ -251,6 +252,11 @@ class StartRanks:
     run_id: str
     scratch: str
     """A folder for what ranks and their children leave behind when they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Leave when the last run has ended; no new one comes."""
 
 
 @dataclass(frozen=True, slots=True)

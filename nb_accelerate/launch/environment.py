@@ -131,5 +131,10 @@ def _loopback_variables(seat: Seat) -> dict[str, str]:
     """One machine talks over loopback only, whatever its host name resolves to."""
     if seat.num_nodes > 1:
         return {}
-    interface = "lo" if Path("/sys/class/net/lo").exists() else "lo0"
+    interface = _loopback_interface()
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+
+
+@functools.cache
+def _loopback_interface() -> str:
+    return "lo" if Path("/sys/class/net/lo").exists() else "lo0"

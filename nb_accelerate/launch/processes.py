@@ -46,15 +46,16 @@ def _started(run: Run) -> float:
 
 def ps() -> list[ProcessInfo]:
     """The processes that this kernel's launches have started and that still live."""
+    return [info for pid in template_of_this_kernel().pids for info in _family(pid)]
+
+
+def _family(pid: int) -> list[ProcessInfo]:
     import psutil
 
-    pid = template_of_this_kernel().pid
-    if pid is None:
-        return []
     try:
-        template = psutil.Process(pid)
-        return [_info(p) for p in (template, *template.children(recursive=True))]
-    except psutil.NoSuchProcess:
+        parent = psutil.Process(pid)
+        return [_info(process) for process in (parent, *parent.children(recursive=True))]
+    except psutil.NoSuchProcess:  # one of them has just ended
         return []
 
 

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from nb_accelerate.launch.environment import (
     rank_environment,
     with_rendezvous,
 )
-from nb_accelerate.messages import StartRanks
+from nb_accelerate.messages import Retire, StartRanks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,71 +40,67 @@ _BOOT = (
 )
 _LEAVE_SECONDS = 5.0
 
-Environments = tuple[dict[str, str], ...]
+# The seats, and their environments less where the ranks meet.
+_Request = tuple[tuple["Seat", ...], tuple[dict[str, str], ...]]
 
 
 class Template:
     """Starts a template process when it is first needed, and again when it is out of date.
 
-    Not thread-safe: launches start one after the other.
+    Its methods may be called from several threads: runs in the background end in theirs.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Channel | None = None
         self._signature: object = None
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the template
-        self._spare: tuple[object, Crew] | None = None
+        self._spare: tuple[_Request, Crew] | None = None
+        self._last: _Request | None = None
+        self._retired: list[tuple[subprocess.Popen[bytes], Channel]] = []
 
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the processes that run: its own, and those that end with their last run."""
+        retired = (process.pid for process, _ in self._retired if process.poll() is None)
+        return (*retired, *filter(None, [self.pid]))
+
     def warm_up(self) -> None:
         """Start it, if need be; returns at once, long before torch is imported there."""
-        signature = _signature(kernel_environment())
-        if self.pid is not None and self._signature == signature:
-            return
-        self.stop()
-        self._signature = signature
-        self._control, theirs = Channel.pair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), _path()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._complaints,
-            stderr=self._complaints,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
+        with self._lock:
+            self._refresh(kernel_environment())
 
     def crew(self, seats: tuple[Seat, ...], port: int = 0) -> Crew:
         """Fresh ranks: those made ahead if they fit, else new ones."""
-        was_there = self.pid is not None
-        self.warm_up()
-        environments = _environments(seats)
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            key, crew = spare
-            if key == (seats, environments) and not port and _is_alive(crew):
+        with self._lock:
+            was_there = self.pid is not None
+            base = kernel_environment()
+            self._refresh(base)
+            request = seats, tuple(rank_environment(base, seat) for seat in seats)
+            self._last = request
+            if not port and (crew := self._spare_for(request)):
                 return crew
-            _discard(crew)
-        try:
-            return self._start(seats, environments, port)
-        except StartError:
-            if not was_there:
-                raise
-            self.stop()  # it was ended since the last launch, by someone or for lack of memory
-            self.warm_up()
-            return self._start(seats, environments, port)
+            try:
+                return self._start(request, port)
+            except StartError:
+                if not was_there:
+                    raise
+                self.stop()  # it was ended since the last launch, by someone or for lack of memory
+                self._refresh(base)
+                return self._start(request, port)
 
     def prepare(self, seats: tuple[Seat, ...]) -> None:
-        """Have ranks for the next launch made ahead; returns at once."""
-        if self.pid is None or self._spare is not None:
-            return
-        environments = _environments(seats)
-        self._spare = (seats, environments), self._start(seats, environments)
+        """Have ranks for a launch like the last made ahead; returns at once."""
+        with self._lock:
+            last = self._last
+            if self.pid is not None and self._spare is None and last and last[0] == seats:
+                self._spare = last, self._start(last)
 
     def obituary(self) -> StartError:
         """Why no ranks could be started."""
@@ -123,22 +121,61 @@ class Template:
             return None
 
     def stop(self) -> None:
-        """End it and its spare ranks; bounded in time."""
+        """End it, its spare ranks and all that still runs; bounded in time."""
+        with self._lock:
+            self._drop_spare()
+            if self._process is not None and self._control is not None:
+                self._retired.append((self._process, self._control))
+            self._process = self._control = None
+            for process, control in self._retired:
+                control.close()
+                _wait_for(process)
+            self._retired.clear()
+
+    def _refresh(self, environment: Mapping[str, str]) -> None:
+        signature = _signature(environment)
+        if self.pid is not None and self._signature == signature:
+            return
+        self._retire()
+        self._signature = signature
+        self._control, theirs = Channel.pair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), _path()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._complaints,
+            stderr=self._complaints,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+
+    def _retire(self) -> None:
+        """Let the process go when its last run has ended: a run in the background may need it."""
+        self._drop_spare()
+        if self._process is not None and self._control is not None:
+            with suppress(OSError):
+                self._control.send(Retire())
+            self._retired.append((self._process, self._control))
+        self._process = self._control = None
+        for process, control in [r for r in self._retired if r[0].poll() is not None]:
+            control.close()
+            self._retired.remove((process, control))
+
+    def _spare_for(self, request: _Request) -> Crew | None:
+        """The ranks made ahead, if they are as `request` wants them."""
+        if self._spare is not None and self._spare[0] == request and _is_alive(self._spare[1]):
+            crew, self._spare = self._spare[1], None
+            return crew
+        self._drop_spare()
+        return None
+
+    def _drop_spare(self) -> None:
         if self._spare is not None:
             _discard(self._spare[1])
             self._spare = None
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            try:
-                self._process.wait(_LEAVE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
 
-    def _start(self, seats: tuple[Seat, ...], environments: Environments, port: int = 0) -> Crew:
+    def _start(self, wanted: _Request, port: int = 0) -> Crew:
+        seats, environments = wanted
         run_id = secrets.token_hex(8)
         listener, rendezvous = open_listener(port)
         ends = [open_ends() for _ in seats]
@@ -190,11 +227,6 @@ def _template_of(_pid: int) -> Template:
     return Template()
 
 
-def _environments(seats: tuple[Seat, ...]) -> Environments:
-    base = kernel_environment()
-    return tuple(rank_environment(base, seat) for seat in seats)
-
-
 def _path() -> str:
     return json.dumps([str(entry) for entry in sys.path])
 
@@ -223,6 +255,14 @@ def _discard(crew: Crew) -> None:
     """Let go of ranks that nobody needs; their template may be gone, so remove their folder."""
     crew.close()
     shutil.rmtree(crew.scratch, ignore_errors=True)
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _is_alive(crew: Crew) -> bool:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from nb_accelerate.channel import Channel
-from nb_accelerate.messages import RankEnded, RanksStarted, SignalRanks, StartRanks
+from nb_accelerate.messages import RankEnded, RanksStarted, Retire, SignalRanks, StartRanks
 from nb_accelerate.worker import surroundings
 from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
 from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_process
@@ -99,6 +99,7 @@ class _Template:
         self._leases: dict[int, _Lease] = {}
         self._numbers = iter(range(1, sys.maxsize))
         self._later = list(_LATER)
+        self._is_retired = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._serve_requests)
         self._child_ended = self._watch_children()
@@ -113,14 +114,14 @@ class _Template:
                 key.data()
             if not ready:
                 self._use_leisure()
-            if os.getppid() != self._kernel:
+            if os.getppid() != self._kernel or (self._is_retired and not self._leases):
                 self._leave()
 
     def _patience(self) -> float:
         return _LEISURE_SECONDS if self._has_leisure() else _PARENT_CHECK_SECONDS
 
     def _has_leisure(self) -> bool:
-        return bool(self._later) and not self._leases
+        return bool(self._later) and not self._leases and not self._is_retired
 
     def _use_leisure(self) -> None:
         if self._has_leisure():
@@ -148,8 +149,13 @@ class _Template:
     # ------------------------------------------------------------ requests
     def _serve_requests(self) -> None:
         for message, descriptors in self._control.available():
-            if isinstance(message, StartRanks):
-                self._start(message, descriptors)
+            match message:
+                case StartRanks():
+                    self._start(message, descriptors)
+                case Retire():
+                    self._is_retired = True
+                case _:
+                    raise TypeError(f"The template cannot understand {message!r}.")
         if self._control.at_end:
             self._leave()
 

@@ -54,7 +54,7 @@ class Fault:
             moment=round(chance.choice([0.0, chance.uniform(0, 0.05), chance.uniform(0, 0.5)]), 3),
             gap=round(chance.uniform(0.02, 0.5), 3),
             loaders=1 if kind == "loader killed" else chance.choice([0, 0, 1]),
-            stubborn=chance.random() < 0.25,
+            stubborn=chance.random() < 0.25 and kind != "SIGTERM",
             chatty=chance.random() < 0.5,
         )
 

@@ -139,3 +139,21 @@ def test_ranks_are_ended_though_their_template_is_stopped(launch):
     assert time.monotonic() - began < 10
     kill_all()
     assert len(launch(own_pid).values) == 2
+
+
+def test_a_run_in_the_background_keeps_its_template_when_a_newer_one_is_needed(launch, monkeypatch):
+    def linger() -> int:
+        time.sleep(3)
+        return os.getppid()
+
+    first = launch(linger, block=False)
+    old = template_of_this_kernel().pid
+    monkeypatch.setenv("OMP_PROC_BIND", "false")  # read when a library is loaded
+    assert len(launch(own_pid).values) == 2
+    assert template_of_this_kernel().pid != old
+    assert first.wait(30).values == [old, old]
+    assert wait_until(lambda: not psutil.pid_exists(old) or is_zombie(old))
+
+
+def is_zombie(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
