@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,11 +53,13 @@ def ps() -> list[ProcessInfo]:
 def _family(pid: int) -> list[ProcessInfo]:
     import psutil
 
-    try:
+    found: list[ProcessInfo] = []
+    with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        return [_info(process) for process in (parent, *parent.children(recursive=True))]
-    except psutil.NoSuchProcess:  # one of them has just ended
-        return []
+        for process in (parent, *parent.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                found.append(_info(process))
+    return found
 
 
 def kill_all() -> None:
