@@ -128,7 +128,7 @@ def _answer(station: Station, go: Go, descriptors: tuple[int, ...], outpost: Out
     try:
         with (
             acting_as(_replica(station.seat, outpost), whole_process=True),
-            _Interrupts(outpost, rank),
+            _Signals(outpost, rank),
         ):
             value = _made(call)
         return _returned(rank, value, call[3])
@@ -170,8 +170,12 @@ def _replica(seat: Seat, outpost: Outpost) -> Replica:
     )
 
 
-class _Interrupts:
-    """An interrupt is a KeyboardInterrupt while the function runs, and nothing before or after."""
+class _Signals:
+    """An interrupt is a KeyboardInterrupt while the function runs, and nothing before or after.
+
+    So is the end of a loader worker, for which torch puts a handler that raises wherever the main
+    thread is: after the function it would raise in the midst of our own report.
+    """
 
     def __init__(self, outpost: Outpost, rank: int) -> None:
         self._outpost = outpost
@@ -182,6 +186,7 @@ class _Interrupts:
 
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._outpost.post(Interrupted(self._rank))
