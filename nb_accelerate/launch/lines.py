@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LineAssembler"]
 
-SILENCE_SECONDS = 0.03
+SILENCE_SECONDS = 0.02
 """Text without a newline is passed on after this long without more of it."""
 OPEN_SECONDS = 0.1
 """... or after this long, for a rank that prints dot after dot."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Allowance", "Line", "Twins", "Valve"]
 
-TWIN_SECONDS = 0.0025
-"""So long a line waits for the same one of other ranks; a selector rounds it up to 3 ms."""
+TWIN_SECONDS = 0.0015
+"""So long a line waits for the same one of other ranks; a selector rounds it up to 2 ms."""
 BURST_LINES, LINES_PER_SECOND = 2_000, 1_000
 BURST_CHARACTERS, CHARACTERS_PER_SECOND = 1_000_000, 512_000
 TAIL_LINES, TAIL_CHARACTERS = 200, 200_000

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # A prompt printed without a newline shows after this long.
-_FLUSH_SECONDS = 0.02
+_FLUSH_SECONDS = 0.015
 _LONG_LINE = 1 << 16
 
 

@@ -269,6 +269,9 @@ class Kernel:
     def failed(self, cell: Cell, seconds: float = 60) -> CellError:
         """Wait for the end of a cell that has to fail."""
         self.finish(cell, seconds)
+        if cell.error is None and cell.text.endswith("\nKeyboardInterrupt\n"):
+            # A second interrupt has met IPython while it was showing the first.
+            cell.error = CellError("KeyboardInterrupt", "", cell.text)
         assert cell.error is not None, f"The cell has succeeded:\n{cell.shown}"
         return cell.error
 
@@ -411,12 +414,10 @@ class Kernel:
 
     def expect_no_temporary_files(self) -> None:
         """The runs so far have left nothing in their /tmp but the next one's folder."""
-        # torch makes a cache for compiled code, for all its processes and for good.
-        left = {p for p in self.temporary.iterdir() if not p.name.startswith("torchinductor_")}
+        left = {path for path in self.temporary.iterdir() if not _is_torchs(path)}
         ahead = {p for p in left if p.name.startswith("nb_accelerate-")}
         if len(ahead) > 1:
             ahead = set()
-        for path in left - ahead: print(path, path.is_dir(), path.stat().st_size, list(path.rglob("*")))
         for path in left - ahead:  # the next test is not to be blamed
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         names = sorted(path.name for path in left - ahead)
@@ -428,6 +429,16 @@ class Kernel:
         while (found := look()) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not found, f"After {seconds} s there still is:\n" + "\n".join(found)
+
+
+def _is_torchs(path: Path) -> bool:
+    """A cache for compiled code, which stays for good, or what a loader tries its /tmp with.
+
+    The latter are empty files, left when a signal meets a rank just there.
+    """
+    if re.fullmatch(r"(tmp)?[a-z0-9_]{8}", path.name) and path.is_file():
+        return path.stat().st_size == 0
+    return path.name.startswith("torchinductor_")
 
 
 def _environment_of(process: psutil.Process) -> list[bytes]:

@@ -141,6 +141,7 @@ def test_the_lines_of_every_cell_on_the_way_are_shown(kernel: Kernel) -> None:
     ):
         assert cell.label in error.traceback
         assert line in error.traceback
+    assert "<dynamic-code>" not in error.traceback
     assert error.traceback.index("outermost line") < error.traceback.index("innermost line")
 
 
