@@ -59,6 +59,9 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("nb_accelerate.errors")
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _ROOMS[name] == "nb_accelerate.notebook":
+        # Before the rest of the door is imported: it has torch to import meanwhile.
+        importlib.import_module("nb_accelerate.launch.ahead").warm_up_in_a_kernel()
     value = getattr(importlib.import_module(_ROOMS[name]), name)
     globals()[name] = value
     return value
@@ -66,9 +69,7 @@ def __getattr__(name: str) -> object:
 
 def load_ipython_extension(_shell: object) -> None:
     """What `%load_ext nb_accelerate` does: have the first launch's workers start at once."""
-    from nb_accelerate.notebook import warm_up
-
-    warm_up()
+    importlib.import_module("nb_accelerate.launch.ahead").warm_up()
 
 
 def __dir__() -> list[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.errors import PayloadError, SpecError
+from nb_accelerate.launch.ahead import warm_up, warm_up_in_a_kernel
 from nb_accelerate.launch.environment import run_root, survey_here
 from nb_accelerate.launch.inline import Inline
 from nb_accelerate.launch.ledger import Ledger, list_runs, tidy_up
 from nb_accelerate.launch.limits import Limits
 from nb_accelerate.launch.processes import remember
 from nb_accelerate.launch.run import Run
-from nb_accelerate.launch.template import template_of_this_kernel
 from nb_accelerate.launch.workers import Call, Workers
 from nb_accelerate.messages import Notice
 from nb_accelerate.plan import make_plan
@@ -133,11 +132,6 @@ def runs(root: str | None = None) -> list[PastRun]:
     return list_runs(run_root(root))
 
 
-def warm_up() -> None:
-    """Start the template process in the background, so that the first launch finds it ready."""
-    template_of_this_kernel().warm_up()
-
-
 def _requested(spec: LaunchSpec | None, settings: Mapping[str, Any]) -> LaunchSpec:
     """The settings that were given, over those of `spec`."""
     base = (spec or LaunchSpec()).to_settings()
@@ -231,12 +225,4 @@ def _draw(run: Run) -> None:
     show_past(run.metrics, run.log, summary=run.summary, ok=run.error is None)
 
 
-def _in_a_kernel() -> bool:
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")
-
-
-if _in_a_kernel():
-    # Importing torch takes a second or two; it is over by the time that a cell launches.
-    warm_up()
+warm_up_in_a_kernel()

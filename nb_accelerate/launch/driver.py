@@ -16,7 +16,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nb_accelerate.launch.groups import signal_group
-from nb_accelerate.launch.ladder import AFTER_FAILURE, Descent, Ladder, Rung, after_interrupt
+from nb_accelerate.launch.ladder import (
+    AFTER_FAILURE,
+    AT_ONCE,
+    Descent,
+    Ladder,
+    Rung,
+    after_interrupt,
+)
 from nb_accelerate.launch.limits import Ask, Limits
 from nb_accelerate.launch.lines import LineAssembler
 from nb_accelerate.launch.standing import Standing
@@ -291,9 +298,10 @@ class Driver:
             reason = self._asks.popleft()
             if self._descent.has_begun:
                 self._descent.hasten(time.monotonic())
-            else:
-                self.asked = reason
-                self._end(after_interrupt(self._limits.grace_seconds))
+                continue
+            self.asked = reason
+            # Before the call has been sent there is nothing that a rank could save.
+            self._end(AT_ONCE if self._go else after_interrupt(self._limits.grace_seconds))
 
     def request_stop(self) -> None:
         """Ask the ranks, in the cooperative way, to end at the next point that suits them."""

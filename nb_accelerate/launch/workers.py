@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -110,10 +111,13 @@ class Workers:
         self._at_work.ask(reason)
 
     def close(self) -> None:
-        """Let go of the crew, and have the next one made ahead."""
+        """Let go of the crew, and have the next one made ahead, beside whatever comes next."""
         if self._driver is not None:
             self._driver.close()
-        METHODS[self._plan.start_method].prepare(self._plan.seats)
+        prepare = METHODS[self._plan.start_method].prepare
+        threading.Thread(
+            target=prepare, args=(self._plan.seats,), name="nb_accelerate-prepare", daemon=True
+        ).start()
 
     def error(self, record: RunRecord) -> BaseException | None:
         """The culprit's."""

@@ -12,10 +12,12 @@ from nb_accelerate.worker.linux import without_name_servers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from threadpoolctl import ThreadpoolController
+
     from nb_accelerate.messages import Rendezvous
     from nb_accelerate.plan import Seat
 
-__all__ = ["join", "open_store", "share_threads"]
+__all__ = ["join", "open_store", "share_threads", "thread_pools"]
 
 _STORE_SECONDS = 60
 # Apart from the keys that a function's own init_process_group("env://") uses in the same store.
@@ -41,10 +43,17 @@ def open_store(rendezvous: Rendezvous, listener: int) -> object:
 def share_threads(count: int) -> None:
     """Bound the threads of one operation: torch's own pool, and BLAS and OpenMP beneath numpy."""
     import torch
-    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(count)
-    threadpool_limits(count)  # type: ignore[no-untyped-call]  # it has no types
+    thread_pools().limit(limits=count)
+
+
+@functools.cache
+def thread_pools() -> ThreadpoolController:
+    """The thread pools of the libraries that are loaded; looking for them takes some 10 ms."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()  # type: ignore[no-untyped-call]  # it has no types
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import signal
@@ -80,6 +81,7 @@ def without_name_servers() -> Iterator[None]:
         configure(b"hosts", _host_sources().encode())
 
 
+@functools.cache
 def _host_sources() -> str:
     """The system's own choice, and glibc's where there is none."""
     try:

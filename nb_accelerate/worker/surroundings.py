@@ -126,8 +126,9 @@ def environment() -> dict[str, str]:
 
 def set_environment(environment: Mapping[str, str]) -> None:
     """Replace this process's environment."""
-    os.environ.clear()
-    os.environ.update(environment)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment.items() - os.environ.items())
 
 
 def use_scratch(folder: str) -> None:

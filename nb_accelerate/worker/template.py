@@ -11,6 +11,7 @@ template leaves when the control socket ends or its parent changes, and takes ev
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from nb_accelerate.channel import Channel
 from nb_accelerate.messages import RankEnded, RanksStarted, Retire, SignalRanks, StartRanks
 from nb_accelerate.worker import surroundings
+from nb_accelerate.worker.group import thread_pools
 from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
 from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_process
 from nb_accelerate.worker.rank import Station, serve
@@ -87,6 +89,7 @@ def main(control: int, kernel: int) -> NoReturn:
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork.*")
     for name in _FIRST:
         importlib.import_module(name)
+    thread_pools()
     _Template(Channel(socket.socket(fileno=control)), kernel).run()
 
 
@@ -302,9 +305,12 @@ def _settle() -> None:
     """After imports: keep what they made out of the ranks' housekeeping."""
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page that ranks share
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
-        # torch takes apart its operator tables at exit: 25 ms in each rank, to no end.
-        finalizer.atexit = False
+    # What ends the template's own objects is not the ranks' to run: torch, for one, takes apart its
+    # operator tables at exit, which takes 25 ms in each rank.
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None and "TORCH_LOGS" not in surroundings.environment():
+        atexit.unregister(dynamo.dump_compile_times)  # 0.7 ms for a log line that nobody asked for
 
 
 def _tell(channel: Channel, message: object) -> None:

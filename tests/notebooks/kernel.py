@@ -412,16 +412,20 @@ class Kernel:
         """No witness remains."""
         self._expect_gone(lambda: [str(w) for w in self._testimony() if w.is_alive], seconds)
 
-    def expect_no_temporary_files(self) -> None:
+    def expect_no_temporary_files(self, seconds: float = 2) -> None:
         """The runs so far have left nothing in their /tmp but the next one's folder."""
-        left = {path for path in self.temporary.iterdir() if not _is_torchs(path)}
-        ahead = {p for p in left if p.name.startswith("nb_accelerate-")}
-        if len(ahead) > 1:
-            ahead = set()
-        for path in left - ahead:  # the next test is not to be blamed
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        names = sorted(path.name for path in left - ahead)
-        assert not names, f"In the temporary folder there still is {names}"
+        try:
+            self._expect_gone(self._temporary_files, seconds)
+        except AssertionError:
+            for name in self._temporary_files():  # the next test is not to be blamed
+                path = self.temporary / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
+
+    def _temporary_files(self) -> list[str]:
+        left = sorted(path.name for path in self.temporary.iterdir() if not _is_torchs(path))
+        ahead = [name for name in left if name.startswith("nb_accelerate-")]
+        return left if len(ahead) != 1 else [name for name in left if name not in ahead]
 
     @staticmethod
     def _expect_gone(look: Callable[[], list[str]], seconds: float) -> None:
