@@ -235,7 +235,11 @@ class Run:
 
     # ------------------------------------------------------------ driving it
     def __enter__(self) -> Self:
-        self._operation.start()
+        try:
+            self._operation.start()
+        except BaseException as error:  # Python calls __exit__ for what was entered only
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         self._status = "running"
         return self
 

@@ -12,6 +12,7 @@ from nb_accelerate import payload
 from nb_accelerate.errors import LaunchError
 from nb_accelerate.launch.driver import Driver
 from nb_accelerate.launch.methods import METHODS
+from nb_accelerate.launch.standing import Standing
 from nb_accelerate.launch.story import Scene
 from nb_accelerate.launch.template import template_of_this_kernel
 from nb_accelerate.launch.values import Load, Values
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from nb_accelerate.launch.crew import Crew
     from nb_accelerate.launch.limits import Ask, Limits
-    from nb_accelerate.launch.standing import Standing
     from nb_accelerate.machine import Machine
     from nb_accelerate.messages import RunMessage
     from nb_accelerate.payload import Packed
@@ -80,7 +80,7 @@ class Workers:
     @property
     def asked(self) -> Ask | None:
         """Why it was asked to end early, if it was."""
-        return self._at_work.asked
+        return self._driver.asked if self._driver else None
 
     @property
     def in_kernel(self) -> bool:
@@ -128,7 +128,8 @@ class Workers:
 
     def values(self) -> Values:
         """What the ranks returned."""
-        return Values([self._load(standing) for standing in self._at_work.standings])
+        standings = self._driver.standings if self._driver else [Standing(0)]
+        return Values([self._load(standing) for standing in standings])
 
     def hand_over(self) -> None:
         """Load rank 0's states into the kernel's own objects, if it has returned."""

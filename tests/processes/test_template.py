@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from nb_accelerate import kill_all, ps
-from nb_accelerate.errors import PlanError, RunTimeout, StartError, WorkerDied
+from nb_accelerate import kill_all, ps, runs
+from nb_accelerate.errors import PayloadError, PlanError, RunTimeout, StartError, WorkerDied
 from nb_accelerate.launch.template import template_of_this_kernel
 
 
@@ -157,3 +157,14 @@ def test_a_run_in_the_background_keeps_its_template_when_a_newer_one_is_needed(l
 
 def is_zombie(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_launch_that_is_refused_is_on_record_as_failed(launch, recorder):
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(PayloadError, match="lock"):
+        launch(lambda: lock)
+    newest = runs()[-1]
+    assert newest.status == "failed"
+    assert recorder.ok is False
