@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 PYTHON ?= python3
+FAULTS ?= 24
+SEED ?= 1
 BIN := .venv/bin
 STAMP := .venv/.installed
 STAGE := .ci/stage
@@ -80,8 +82,8 @@ processes: env ## launches with real workers
 notebooks: env ## launches from real kernels, and the example notebooks
 	@$(STAGE) notebooks $(PYTEST) tests/notebooks
 
-faults: env ## random faults against real kernels
-	@$(STAGE) faults $(PYTEST) tests/faults
+faults: env ## random faults against real kernels; FAULTS=200 for many, SEED=7 for others
+	@$(STAGE) faults $(PYTEST) tests/faults --faults $(FAULTS) --fault-seed $(SEED)
 
 # The tests are of plain modules and need node alone; npm adds the type check.
 widgets: ## the front end's tests and type check, where node is there
