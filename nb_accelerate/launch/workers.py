@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Workers"]
 
 _ERROR_LINES = 200
+_AFTER_SECONDS = 0.003
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,7 @@ class Workers:
         """Let go of the crew, and have the next one made ahead, beside whatever comes next."""
         if self._driver is not None:
             self._driver.close()
-        prepare = METHODS[self._plan.start_method].prepare
-        threading.Thread(
-            target=prepare, args=(self._plan.seats,), name="nb_accelerate-prepare", daemon=True
-        ).start()
+        threading.Thread(target=self._prepare, name="nb_accelerate-prepare", daemon=True).start()
 
     def error(self, record: RunRecord) -> BaseException | None:
         """The culprit's."""
@@ -163,6 +162,11 @@ class Workers:
             stall_seconds=self._limits.hang_notice_seconds,
         )
         self._driver.go(go, packed.fd if packed else None)
+
+    def _prepare(self) -> None:
+        # Let go of Python's lock at once: the caller would wait for it up to 5 ms.
+        time.sleep(_AFTER_SECONDS)
+        METHODS[self._plan.start_method].prepare(self._plan.seats)
 
     def _start_again(self) -> None:
         """Whoever was to start the ranks had been ended before; nothing of the call has run."""

@@ -59,6 +59,17 @@ def test_a_killed_kernel_takes_everybody_along(new_kernel: Kernel, launch: str) 
     new_kernel.expect_nothing_left(GONE_SECONDS)
 
 
+def test_ranks_outlive_neither_kernel_nor_template(new_kernel: Kernel) -> None:
+    """Both are killed at one moment, as for lack of memory."""
+    working(new_kernel, LAUNCHES["stubborn ranks"])
+    template = new_kernel.template()
+    assert template is not None
+    template.suspend()  # it must not see the kernel's end
+    new_kernel.kill()
+    template.kill()
+    new_kernel.expect_nothing_left(GONE_SECONDS, folders=False)
+
+
 def test_a_kernel_killed_between_launches_leaves_no_template(new_kernel: Kernel) -> None:
     new_kernel.run("notebook_launcher(here, num_processes=2)")
     new_kernel.kill()

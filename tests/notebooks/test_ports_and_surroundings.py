@@ -27,8 +27,9 @@ def see():
     here()
     total = torch.ones(1)
     dist.all_reduce(total)
-    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
-    return int(total), os.getpgid(0), [os.environ[name] for name in names]
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+             "NODE_RANK", "PMI_RANK", "TORCHELASTIC_ERROR_FILE"]
+    return int(total), os.getpgid(0), [os.environ.get(name) for name in names]
 """
 
 
@@ -80,7 +81,8 @@ def test_variables_of_another_launcher_in_the_kernel_do_not_reach_the_ranks(
 ) -> None:
     kernel.run("""
     stale = {"RANK": "5", "LOCAL_RANK": "5", "WORLD_SIZE": "7", "MASTER_ADDR": "192.0.2.1",
-             "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "old", "GROUP_RANK": "3"}
+             "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "old", "GROUP_RANK": "3",
+             "NODE_RANK": "3", "PMI_RANK": "5", "TORCHELASTIC_ERROR_FILE": "old"}
     os.environ.update(stale)
     before = dict(os.environ)
     try:
@@ -92,7 +94,7 @@ def test_variables_of_another_launcher_in_the_kernel_do_not_reach_the_ranks(
     """)
     assert kernel.ask("unchanged")
     assert kernel.ask("[variables for *_, variables in run.values]") == [
-        [str(rank), str(rank), "2", "2", "127.0.0.1"] for rank in range(2)
+        [str(rank), str(rank), "2", "2", "127.0.0.1", None, None, None] for rank in range(2)
     ]
 
 
@@ -137,6 +139,8 @@ def test_workers_are_in_groups_of_their_own(kernel: Kernel) -> None:
 @pytest.mark.parametrize("start_method", ["template", "spawn"])
 def test_nothing_listens_or_talks_beyond_loopback(kernel: Kernel, start_method: str) -> None:
     cell = kernel.start(f"""
+    os.environ["GLOO_SOCKET_IFNAME"] = {interface_beyond_loopback()!r}  # for a cluster, say
+
     def meet():
         import torch, torch.distributed as dist
         dist.new_group([0, 1])
@@ -152,8 +156,18 @@ def test_nothing_listens_or_talks_beyond_loopback(kernel: Kernel, start_method: 
     (kernel.folder / "seen").touch()
     kernel.succeeded(cell)
     (kernel.folder / "seen").unlink()
+    kernel.run("del os.environ['GLOO_SOCKET_IFNAME']")
     assert len(sockets) >= 4, "the ranks' own connections were not found"
     assert [s for s in sockets if not is_loopback(s)] == []
+
+
+def interface_beyond_loopback() -> str:
+    """One of this machine, where it has one."""
+    for name, addresses in psutil.net_if_addrs().items():
+        ours = [a.address for a in addresses if a.family == socket.AF_INET]
+        if ours and not ipaddress.ip_address(ours[0]).is_loopback:
+            return name
+    return "lo"
 
 
 def connections(process: psutil.Process) -> list[Any]:
