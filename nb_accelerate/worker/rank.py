@@ -97,6 +97,7 @@ def _attend(channel: Channel, station: Station) -> None:
             return
         # Ranks made ahead do all that can be done before the call comes.
         payload.install_by_value_pickling()
+        surroundings.distrust_stale_bytecode()
         outpost = Outpost(channel, seat.rank, station.scratch)
         outpost.start()
         channel.send(Ready(seat.rank, os.getpid()))

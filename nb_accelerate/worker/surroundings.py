@@ -6,6 +6,8 @@ The one writer of `os.environ`: a worker's own, never the kernel's.
 from __future__ import annotations
 
 import atexit
+import importlib.machinery
+import importlib.util
 import io
 import multiprocessing.process
 import os
@@ -13,7 +15,8 @@ import signal
 import sys
 import threading
 import types
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.worker.linux import line_buffered_c_output
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from nb_accelerate.messages import Go
 
 __all__ = [
+    "distrust_stale_bytecode",
     "enter",
     "environment",
     "forget_exit_functions",
@@ -137,6 +141,30 @@ def use_scratch(folder: str) -> None:
     Each loader worker would make a folder of its own, and one that is killed leaves it.
     """
     multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def distrust_stale_bytecode() -> None:
+    """Import a module's newest source, even if it was edited within the second of its last import.
+
+    Compiled files remember their source's time in whole seconds, so an edit of the same length soon
+    after an import would not be seen. One that is younger than its compiled file is compiled anew.
+    """
+    loader = importlib.machinery.SourceFileLoader
+    original = loader.path_stats
+
+    def path_stats(self: importlib.machinery.SourceFileLoader, path: str) -> Mapping[str, Any]:
+        stats = original(self, path)
+        return {**stats, "mtime": 0} if _is_younger_than_bytecode(path) else stats
+
+    loader.path_stats = path_stats  # type: ignore[method-assign]  # there is no hook for it
+
+
+def _is_younger_than_bytecode(source: str) -> bool:
+    try:
+        compiled = Path(importlib.util.cache_from_source(source)).stat()
+        return Path(source).stat().st_mtime_ns > compiled.st_mtime_ns
+    except (OSError, NotImplementedError):  # not compiled yet
+        return False
 
 
 def forget_exit_functions() -> None:

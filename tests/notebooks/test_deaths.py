@@ -60,11 +60,20 @@ def test_a_killed_kernel_takes_everybody_along(new_kernel: Kernel, launch: str) 
 
 
 def test_ranks_outlive_neither_kernel_nor_template(new_kernel: Kernel) -> None:
-    """Both are killed at one moment, as for lack of memory."""
-    working(new_kernel, LAUNCHES["stubborn ranks"])
+    """Both are killed at one moment, as for lack of memory; no rank can run a line of Python."""
+    new_kernel.start("""
+    import ctypes
+
+    def hold_the_lock_of_python():
+        here()
+        ctypes.PyDLL(None).sleep(100)
+
+    notebook_launcher(hold_the_lock_of_python, num_processes=2)
+    """)
+    new_kernel.witnesses(2)
     template = new_kernel.template()
     assert template is not None
-    template.suspend()  # it must not see the kernel's end
+    template.suspend()  # it is not to see the kernel's end
     new_kernel.kill()
     template.kill()
     new_kernel.expect_nothing_left(GONE_SECONDS, folders=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import signal
 import sys
 import threading
@@ -136,3 +137,34 @@ def test_code_that_makes_its_own_group_gets_it(launch):
         return world_size, int(total)
 
     assert launch(own).values == [(2, 2), (2, 2)]
+
+
+def test_the_newest_source_runs_even_if_it_was_edited_within_the_second(
+    launch, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    module = tmp_path / "edited_soon.py"
+
+    def answer() -> int:
+        import edited_soon
+
+        return edited_soon.ANSWER
+
+    for number in (1, 2, 3):
+        module.write_text(f"ANSWER = {number}\n")
+        compiled = Path(py_compile.compile(str(module)))  # as an import in the kernel would
+        module.write_text(f"ANSWER = {number + 6}\n")
+        _pretend_same_second(module, compiled)
+        assert launch(answer).values == [number + 6] * 2
+
+
+def _pretend_same_second(module: Path, compiled: Path) -> None:
+    """Let the source be a little younger than the compiled file, which says it is of its second."""
+    younger = compiled.stat().st_mtime_ns + 1_000_000
+    os.utime(module, ns=(younger, younger))
+    header = int(younger // 1_000_000_000).to_bytes(4, "little")
+    size = module.stat().st_size.to_bytes(4, "little")
+    data, before = compiled.read_bytes(), compiled.stat()
+    compiled.write_bytes(data[:8] + header + size + data[16:])
+    os.utime(compiled, ns=(before.st_atime_ns, before.st_mtime_ns))
