@@ -142,6 +142,8 @@ class Driver:
         """Let go of the crew (what still runs is killed) and of all descriptors."""
         self._selector.close()
         self._crew.close()
+        # The ranks' parent does so too, unless it has been killed since.
+        shutil.rmtree(self._crew.scratch, ignore_errors=True)
         if self._go is not None and self._go[1] is not None:
             os.close(self._go[1])
         os.close(self._wake_read)
@@ -248,7 +250,6 @@ class Driver:
     def _lose_lease(self) -> list[RunMessage]:
         """The ranks' parent is gone; the system has killed them with it, their children we end."""
         self._lease_lost = True
-        shutil.rmtree(self._crew.scratch, ignore_errors=True)
         heard: list[RunMessage] = []
         for standing in self.standings:
             heard += self._hear(standing, self._crew.channels[self._index(standing)])
