@@ -126,7 +126,9 @@ def _rebuilt(raised: Raised, standing: Standing) -> BaseException:
         descriptor, standing.descriptor = standing.descriptor, None
         with suppress(PayloadError):
             error, trace = payload.unpack_error(raised.error, descriptor)
-            return error.with_traceback(trace)
+            # One whose __str__ raises cannot be shown: IPython would show that error instead.
+            if isinstance(payload.attempt(lambda: str(error)), str):
+                return error.with_traceback(trace)
     return WorkerRaised(
         f"{raised.type_name}: {raised.text}\n\n{raised.traceback}",
         rank=raised.rank,

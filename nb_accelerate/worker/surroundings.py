@@ -147,24 +147,28 @@ def distrust_stale_bytecode() -> None:
     """Import a module's newest source, even if it was edited within the second of its last import.
 
     Compiled files remember their source's time in whole seconds, so an edit of the same length soon
-    after an import would not be seen. One that is younger than its compiled file is compiled anew.
+    after an import would not be seen. A source that is younger than its compiled file is compiled
+    anew, under a time that no later edit can have.
     """
     loader = importlib.machinery.SourceFileLoader
     original = loader.path_stats
 
     def path_stats(self: importlib.machinery.SourceFileLoader, path: str) -> Mapping[str, Any]:
         stats = original(self, path)
-        return {**stats, "mtime": 0} if _is_younger_than_bytecode(path) else stats
+        younger = _time_if_younger_than_bytecode(path)
+        return stats if younger is None else {**stats, "mtime": younger}
 
     loader.path_stats = path_stats  # type: ignore[method-assign]  # there is no hook for it
 
 
-def _is_younger_than_bytecode(source: str) -> bool:
+def _time_if_younger_than_bytecode(source: str) -> int | None:
+    """The source's time in nanoseconds, unless its compiled file is of a later one."""
     try:
-        compiled = Path(importlib.util.cache_from_source(source)).stat()
-        return Path(source).stat().st_mtime_ns > compiled.st_mtime_ns
+        edited = Path(source).stat().st_mtime_ns
+        compiled = Path(importlib.util.cache_from_source(source)).stat().st_mtime_ns
     except (OSError, NotImplementedError):  # not compiled yet
-        return False
+        return None
+    return edited if edited >= compiled else None
 
 
 def forget_exit_functions() -> None:
