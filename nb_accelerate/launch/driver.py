@@ -142,12 +142,14 @@ class Driver:
         """Let go of the crew (what still runs is killed) and of all descriptors."""
         self._selector.close()
         self._crew.close()
-        # The ranks' parent does so too, unless it has been killed since.
-        shutil.rmtree(self._crew.scratch, ignore_errors=True)
         if self._go is not None and self._go[1] is not None:
             os.close(self._go[1])
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def sweep(self) -> None:
+        """Remove the run's folder; the ranks' parent does so too, unless it was killed since."""
+        shutil.rmtree(self._crew.scratch, ignore_errors=True)
 
     # ------------------------------------------------------------ what arrives
     def _register(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -116,7 +116,9 @@ class Workers:
         """Let go of the crew, and have the next one made ahead, beside whatever comes next."""
         if self._driver is not None:
             self._driver.close()
-        threading.Thread(target=self._prepare, name="nb_accelerate-prepare", daemon=True).start()
+        # Not threading.Thread: its start waits until the thread runs, which takes milliseconds while
+        # the ends of the ranks keep the cores busy.
+        _thread.start_new_thread(self._afterwards, ())
 
     def error(self, record: RunRecord) -> BaseException | None:
         """The culprit's."""
@@ -163,9 +165,11 @@ class Workers:
         )
         self._driver.go(go, packed.fd if packed else None)
 
-    def _prepare(self) -> None:
+    def _afterwards(self) -> None:
         # Let go of Python's lock at once: the caller would wait for it up to 5 ms.
         time.sleep(_AFTER_SECONDS)
+        if self._driver is not None:
+            self._driver.sweep()
         METHODS[self._plan.start_method].prepare(self._plan.seats)
 
     def _start_again(self) -> None:
@@ -178,6 +182,7 @@ class Workers:
         self._driver = Driver(crew, self._limits, self._labels)
         self._driver.go(*lost.unsent)
         lost.close()
+        lost.sweep()
 
     def _scene(self) -> Scene:
         return Scene(
