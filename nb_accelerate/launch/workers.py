@@ -116,8 +116,8 @@ class Workers:
         """Let go of the crew, and have the next one made ahead, beside whatever comes next."""
         if self._driver is not None:
             self._driver.close()
-        # Not threading.Thread: its start waits until the thread runs, which takes milliseconds while
-        # the ends of the ranks keep the cores busy.
+        # Not threading.Thread: its start waits until the thread runs, which takes milliseconds
+        # while the ends of the ranks keep the cores busy.
         _thread.start_new_thread(self._afterwards, ())
 
     def error(self, record: RunRecord) -> BaseException | None:
