@@ -79,6 +79,7 @@ class Template:
     def crew(self, seats: tuple[Seat, ...], port: int = 0) -> Crew:
         """Fresh ranks: those made ahead if they fit, else new ones."""
         with self._lock:
+            self._bury()
             was_there = self.pid is not None
             base = kernel_environment()
             self._refresh(base)
@@ -98,6 +99,7 @@ class Template:
     def prepare(self, seats: tuple[Seat, ...]) -> None:
         """Have ranks for a launch like the last made ahead; returns at once."""
         with self._lock:
+            self._bury()
             last = self._last
             if self.pid is not None and self._spare is None and last and last[0] == seats:
                 self._spare = last, self._start(last)
@@ -157,6 +159,9 @@ class Template:
                 self._control.send(Retire())
             self._retired.append((self._process, self._control))
         self._process = self._control = None
+
+    def _bury(self) -> None:
+        """Wait for retired processes that have ended, so that they are no zombies."""
         for process, control in [r for r in self._retired if r[0].poll() is not None]:
             control.close()
             self._retired.remove((process, control))
