@@ -91,6 +91,8 @@ class Driver:
     @property
     def over(self) -> bool:
         """Nothing more will come."""
+        if self._descent.has_begun and not any(s.pid for s in self.standings):
+            return True  # none has been started yet, and letting go of the lease ends those to come
         if self._limits.settles or self._descent.has_begun:
             failed = self._descent.has_failed(time.monotonic())
             return failed or all(s.is_gone for s in self.standings)
