@@ -252,6 +252,8 @@ class StartRanks:
     run_id: str
     scratch: str
     """A folder for what ranks and their children leave behind when they are killed."""
+    ahead: bool = False
+    """No call waits for them yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["debug_launcher", "notebook_launcher", "runs", "warm_up"]
 
+
+# Most launches of a kernel ask for the same.
+_planned = functools.lru_cache(maxsize=16)(make_plan)
 
 # Listing the run folders costs a third of a millisecond.
 _LAUNCHES_PER_LOOK = 32
@@ -138,7 +143,7 @@ def runs(root: str | None = None) -> list[PastRun]:
 
 def _requested(spec: LaunchSpec | None, settings: Mapping[str, Any]) -> LaunchSpec:
     """The settings that were given, over those of `spec`."""
-    base = (spec or LaunchSpec()).to_settings()
+    base = spec.to_settings() if spec else {}
     return LaunchSpec.from_settings(base | {k: v for k, v in settings.items() if v is not None})
 
 
@@ -180,7 +185,7 @@ class _Launch:
         return run.in_background()
 
     def _run(self, view: Watcher | None, *, block: bool) -> tuple[Run, Plan]:
-        plan = make_plan(self.spec, self.machine)
+        plan = _planned(self.spec, self.machine)
         if plan.start_method == "inline" and not block:
             raise SpecError(
                 "start_method='inline' runs in the kernel itself, so block=False cannot be. "
@@ -188,13 +193,13 @@ class _Launch:
             )
         name = getattr(self.call.function, "__name__", type(self.call.function).__name__)
         root = run_root(self.spec.run_root)
-        if secrets.randbelow(_LAUNCHES_PER_LOOK) == 0:
+        if time.monotonic_ns() % _LAUNCHES_PER_LOOK == 0:
             tidy_up(root)
         ledger = Ledger(
             root,
             name,
             token=secrets.token_hex(3),
-            spec={"spec": self.spec.to_settings(), "banner": plan.banner},
+            spec=lambda: {"spec": self.spec.to_settings(), "banner": plan.banner},
         )
         run = Run(
             name,

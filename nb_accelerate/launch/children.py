@@ -150,6 +150,7 @@ def _become_rank(
     surroundings.take_session()
     surroundings.reset_signals()
     surroundings.forget_exit_functions()
+    surroundings.forget_missing_places()
     _drop_kernel_ends(meeting, ends)
     sock, stdout, stderr = ends.theirs
     store = (

@@ -31,7 +31,7 @@ from nb_accelerate.record import LOG_CHARACTERS, Log, MetricTable
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from nb_accelerate.messages import Metric, RunMessage
@@ -65,7 +65,7 @@ class Ledger:
         name: str,
         *,
         token: str,
-        spec: Mapping[str, object],
+        spec: Callable[[], Mapping[str, object]],
     ) -> None:
         started = datetime.now().astimezone()
         self.folder = root / f"{started:%Y%m%d-%H%M%S}-{_file_name(name)}-{token}"
@@ -77,11 +77,16 @@ class Ledger:
         self._flushed = 0.0
         self._notice: Notice | None = None
         known = {"name": name, "started": started.isoformat(), "pid": os.getpid()}
+        self._known, self._spec = known, spec
+
+    def open(self) -> None:
+        """Make the folder; apart from the constructor, so that no rank waits for the disk."""
         with self._giving_up():
             self.folder.mkdir(parents=True)
-            (self.folder / "spec.json").write_text(
-                _to_json({**known, **spec, **known}), encoding="utf-8"
-            )
+            (self.folder / "spec.json").write_text(self._asked_for(), encoding="utf-8")
+
+    def _asked_for(self) -> str:
+        return _to_json({**self._known, **self._spec(), **self._known})
 
     def record(self, message: RunMessage) -> None:
         """Take down what the message says; it is on disk after the next `tick` or `close`."""

@@ -236,7 +236,10 @@ class Run:
     # ------------------------------------------------------------ driving it
     def __enter__(self) -> Self:
         try:
-            self._operation.start()
+            try:
+                self._operation.start()
+            finally:
+                self._ledger.open()
         except BaseException as error:  # Python calls __exit__ for what was entered only
             self.__exit__(type(error), error, error.__traceback__)
             raise

@@ -102,7 +102,7 @@ class Template:
             self._bury()
             last = self._last
             if self.pid is not None and self._spare is None and last and last[0] == seats:
-                self._spare = last, self._start(last)
+                self._spare = last, self._start(last, ahead=True)
 
     def obituary(self) -> StartError:
         """Why no ranks could be started."""
@@ -179,7 +179,7 @@ class Template:
             _discard(self._spare[1])
             self._spare = None
 
-    def _start(self, wanted: _Request, port: int = 0) -> Crew:
+    def _start(self, wanted: _Request, port: int = 0, *, ahead: bool = False) -> Crew:
         seats, environments = wanted
         run_id = secrets.token_hex(8)
         listener, rendezvous = open_listener(port)
@@ -192,6 +192,7 @@ class Template:
             rendezvous,
             run_id,
             scratch,
+            ahead,
         )
         crew = Crew(
             seats,

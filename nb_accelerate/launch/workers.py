@@ -71,13 +71,14 @@ class Workers:
         self._driver: Driver | None = None
         self._labels: dict[str, str] = {}
         self._may_start_again = False
+        self._heard: list[RunMessage] = []
         self._contents: dict[int, tuple[Any, Sequence[Any]]] = {}
 
     # ------------------------------------------------------------ an Operation
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        return self._at_work.over
+        return self._at_work.over and not self._heard
 
     @property
     def asked(self) -> Ask | None:
@@ -102,7 +103,10 @@ class Workers:
 
     def step(self, patience: float) -> list[RunMessage]:
         """What happened."""
-        heard = self._at_work.step(patience)
+        if self._heard:
+            heard, self._heard = self._heard, []
+        else:
+            heard = self._at_work.step(patience)
         if self._at_work.lease_lost and self._at_work.unsent and self._may_start_again:
             self._start_again()
             return []  # what is heard of the first crew's end is not this run's story
@@ -164,6 +168,8 @@ class Workers:
             stall_seconds=self._limits.hang_notice_seconds,
         )
         self._driver.go(go, packed.fd if packed else None)
+        # Ranks made ahead are ready: they have their call before the kernel does anything else.
+        self._heard = self._driver.step(0)
 
     def _afterwards(self) -> None:
         # Let go of Python's lock at once: the caller would wait for it up to 5 ms.

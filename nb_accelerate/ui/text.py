@@ -36,6 +36,7 @@ class TextView:
         num_ranks: with one rank there are no tags.
         folder: the run folder, which holds what is not shown.
         clock: dates messages that bear no time.
+        flush: makes what ranks have written visible at once. Our own words have time.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class TextView:
         num_ranks: int = 1,
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        flush: Callable[[Stream], None] = lambda _stream: None,
     ) -> None:
         self._clock = clock
+        self._flush = flush
         self._folder = folder
         self._twins = Twins(num_ranks)
         self._valve = Valve()
@@ -74,7 +77,10 @@ class TextView:
         self._let_through(now, now)
         self._release(self._valve.released(now))
         if self._page.size and self._writes.left(now) >= 1:
+            urgent = self._page.urgent
             self._writes.take(self._page.send(), now)
+            for stream in urgent:
+                self._flush(stream)
 
     def deadline(self) -> float | None:
         """When `tick` must be called at the latest; None when nothing waits."""
@@ -131,11 +137,13 @@ class _Page:
 
     Attributes:
         size: the pieces that wait.
+        urgent: the streams to which ranks wrote some of them.
     """
 
     def __init__(self, write: Callable[[Stream, str], None], *, tagged: bool) -> None:
         self._write = write
         self._tagged = tagged
+        self.urgent: set[Stream] = set()
         self._tags: dict[tuple[int, ...], str] = {}
         self._pieces: list[tuple[Stream, list[str]]] = []
         self._owner: tuple[list[int], Stream] | None = None  # of the line the cursor is in
@@ -145,6 +153,8 @@ class _Page:
         return len(self._pieces)
 
     def put(self, line: Line) -> None:
+        if line.ranks:
+            self.urgent.add(line.stream)
         owner = (line.ranks, line.stream)
         if not (line.continues and owner == self._owner):
             if line.continues and not line.text:
@@ -164,7 +174,7 @@ class _Page:
         """Write what waits; return in how many writes."""
         if len(self._pieces) > BURST_WRITES:
             self._pieces = self._by_stream()
-        count = len(self._pieces)
+        count, self.urgent = len(self._pieces), set()
         while self._pieces:
             stream, texts = self._pieces.pop(0)
             self._write(stream, "".join(texts))

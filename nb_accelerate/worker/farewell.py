@@ -17,7 +17,7 @@ import sys
 import threading
 from contextlib import suppress
 
-__all__ = ["settle_affairs"]
+__all__ = ["has_open_files", "settle_affairs"]
 
 _DESCRIPTORS = "/proc/self/fd"
 
@@ -26,7 +26,7 @@ def settle_affairs() -> None:
     """Do all that the user could miss after a sudden end of the process."""
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - what Py_Finalize calls
     atexit._run_exitfuncs()  # noqa: SLF001 - likewise
-    if _has_open_files():
+    if has_open_files():
         _flush_files()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -35,7 +35,7 @@ def settle_affairs() -> None:
         ctypes.CDLL(None).fflush(None)
 
 
-def _has_open_files() -> bool:
+def has_open_files() -> bool:
     """Whether a regular file is open; looking is 50 times cheaper than searching all objects."""
     try:
         descriptors = os.listdir(_DESCRIPTORS)  # noqa: PTH208 - names only, and quickly

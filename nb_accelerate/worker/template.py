@@ -23,8 +23,9 @@ import sys
 import time
 import warnings
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from nb_accelerate.channel import Channel
@@ -32,12 +33,25 @@ from nb_accelerate.messages import RankEnded, RanksStarted, Retire, SignalRanks,
 from nb_accelerate.worker import surroundings
 from nb_accelerate.worker.group import thread_pools
 from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
-from nb_accelerate.worker.linux import adopt_orphans, end_with_parent, name_process
+from nb_accelerate.worker.linux import (
+    adopt_orphans,
+    end_with_parent,
+    large_areas,
+    name_process,
+    use_large_pages,
+)
+from nb_accelerate.worker.offspring import (
+    children_here,
+    environment_names,
+    kill,
+    next_ended,
+    signal_group,
+    signal_one,
+)
 from nb_accelerate.worker.rank import Station, serve
 
 if TYPE_CHECKING:
-    import resource
-    from collections.abc import Container
+    from collections.abc import Callable
 
     from nb_accelerate.plan import Seat
 
@@ -64,6 +78,13 @@ _LATER = (
     "torch._functorch.aot_autograd",
     "torch._dynamo",
     "torch.optim",
+)
+# They take a millisecond for lines of a log that nobody has asked for.
+_LOGS_AT_EXIT = (
+    ("torch._dynamo.utils", "dump_compile_times"),
+    ("torch._dynamo.eval_frame", "_log_traced_frames"),
+    ("torch._inductor.remote_cache", "dump_cache_stats"),
+    ("torch._subclasses.fake_tensor", "dump_cache_stats"),
 )
 
 
@@ -101,7 +122,7 @@ class _Template:
         self._kernel = kernel
         self._leases: dict[int, _Lease] = {}
         self._numbers = iter(range(1, sys.maxsize))
-        self._later = list(_LATER)
+        self._later = self._chores()
         self._is_retired = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._serve_requests)
@@ -128,23 +149,31 @@ class _Template:
 
     def _use_leisure(self) -> None:
         if self._has_leisure():
-            importlib.import_module(self._later.pop(0))
-            _settle()
+            self._later.popleft()()
+
+    def _chores(self) -> deque[Callable[[], object]]:
+        """What makes forks cheaper or more useful, in pieces that a request can wait for."""
+        imports = [partial(_import_and_settle, name) for name in _LATER]
+        return deque([self._compact, *imports, self._compact])
+
+    def _compact(self) -> None:
+        areas = [partial(use_large_pages, *area) for area in large_areas()]
+        self._later.extendleft(reversed(areas))
 
     def _leave(self) -> NoReturn:
         """End all ranks, the patient way first, and go."""
         groups = [pid for lease in self._leases.values() for pid in lease.living]
         deadline = time.monotonic() + _TERM_SECONDS
         for pid in groups:
-            _signal_group(pid, signal.SIGTERM)
+            signal_group(pid, signal.SIGTERM)
         while any(lease.living for lease in self._leases.values()) and time.monotonic() < deadline:
             time.sleep(0.02)
             self._reap()
         for pid in groups:
-            _signal_group(pid, signal.SIGKILL)
-        _kill(self._keeper_pid)
-        for stray in _children():
-            _kill(stray)
+            signal_group(pid, signal.SIGKILL)
+        kill(self._keeper_pid)
+        for stray in children_here():
+            kill(stray)
         for lease in self._leases.values():
             shutil.rmtree(lease.scratch, ignore_errors=True)
         os._exit(0)
@@ -192,13 +221,13 @@ class _Template:
     def _signal(lease: _Lease, message: SignalRanks) -> None:
         for pid, local_rank in lease.living.items():
             if local_rank in message.local_ranks:
-                send = _signal_group if message.whole_group else _signal_one
+                send = signal_group if message.whole_group else signal_one
                 send(pid, message.signal)
 
     def _end_lease(self, lease: _Lease) -> None:
         """The kernel has let go of the run: nothing of it may remain."""
         for pid in lease.living:
-            _signal_group(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
         self._selector.unregister(lease.socket)
         lease.socket.close()
         self._keeper.send(CloseStore(lease.number))
@@ -214,9 +243,9 @@ class _Template:
         """End what left its rank's group and outlived it, unless it is another run's."""
         ours = {self._keeper_pid}.union(*(lease.pids for lease in self._leases.values()))
         others = {lease.run_id for lease in self._leases.values()} - {run_id}
-        for pid in _children():
-            if pid not in ours and not _environment_names(pid, others):
-                _kill(pid)
+        for pid in children_here():
+            if pid not in ours and not environment_names(pid, others):
+                kill(pid)
 
     # ------------------------------------------------------------ children
     def _watch_children(self) -> int:
@@ -240,7 +269,7 @@ class _Template:
 
     def _reap(self) -> None:
         owners = {pid: lease for lease in self._leases.values() for pid in lease.living}
-        while (ended := _next_ended(owners)) is not None:
+        while (ended := next_ended(owners)) is not None:
             pid, status, usage = ended
             if pid == self._keeper_pid:
                 self._leave()  # no run could start any more; the kernel starts another template
@@ -297,20 +326,28 @@ def _become_rank(request: StartRanks, local_rank: int, ends: list[int]) -> NoRet
         stdout=stdout,
         stderr=stderr,
         scratch=request.scratch,
+        ahead=request.ahead,
     )
     serve(Channel(socket.socket(fileno=channel)), station)
 
 
+def _import_and_settle(name: str) -> None:
+    importlib.import_module(name)
+    _settle()
+
+
 def _settle() -> None:
     """After imports: keep what they made out of the ranks' housekeeping."""
+    surroundings.forget_missing_places()  # here: looking through them costs a rank a millisecond
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page that ranks share
     # What ends the template's own objects is not the ranks' to run: torch, for one, takes apart its
     # operator tables at exit, which takes 25 ms in each rank.
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is not None and "TORCH_LOGS" not in surroundings.environment():
-        atexit.unregister(dynamo.dump_compile_times)  # 0.7 ms for a log line that nobody asked for
+    if "TORCH_LOGS" not in surroundings.environment():
+        for module, function in _LOGS_AT_EXIT:
+            if loaded := sys.modules.get(module):
+                atexit.unregister(getattr(loaded, function, atexit.unregister))
 
 
 def _tell(channel: Channel, message: object) -> None:
@@ -318,57 +355,3 @@ def _tell(channel: Channel, message: object) -> None:
         channel.send(message)
     except OSError:
         return  # the kernel has let go; the end of file says the rest
-
-
-def _next_ended(leaders: Container[int]) -> tuple[int, int, resource.struct_rusage] | None:
-    """A child that has ended: its id, wait status and usage; a leader's whole group is killed."""
-    try:
-        if not hasattr(os, "waitid"):  # macOS, before Python 3.13
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-            if pid in leaders:
-                _signal_group(pid, signal.SIGKILL)
-            return (pid, status, usage) if pid else None
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            return None
-        if ended.si_pid in leaders:
-            # While it is not reaped, its number cannot become another group's.
-            _signal_group(ended.si_pid, signal.SIGKILL)
-        return os.wait4(ended.si_pid, 0)
-    except ChildProcessError:
-        return None
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or not yet a session of its own
-        _signal_one(pid, number)
-
-
-def _signal_one(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _kill(pid: int) -> None:
-    _signal_one(pid, signal.SIGKILL)
-
-
-def _children() -> list[int]:
-    """All children, adopted ones included."""
-    try:
-        listing = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    except OSError:
-        return []
-    return [int(pid) for pid in listing.split()]
-
-
-def _environment_names(pid: int, run_ids: set[str]) -> bool:
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return any(run_id.encode() in environment for run_id in run_ids)

@@ -23,7 +23,9 @@ from nb_accelerate.messages import Left, Metric, Metrics, Output
 
 
 def open_ledger(root, token="t0", name="train", **settings):
-    return Ledger(root, name, token=token, spec={"num_processes": 2}, **settings)
+    ledger = Ledger(root, name, token=token, spec=lambda: {"num_processes": 2}, **settings)
+    ledger.open()
+    return ledger
 
 
 def losses(rank, *values):
@@ -60,7 +62,8 @@ def test_what_was_asked_for_is_there_from_the_start(tmp_path):
 
 
 def test_values_that_json_does_not_know_are_written_as_text(tmp_path):
-    ledger = Ledger(tmp_path, "f", token="t", spec={"where": tmp_path})
+    ledger = Ledger(tmp_path, "f", token="t", spec=lambda: {"where": tmp_path})
+    ledger.open()
     assert json.loads((ledger.folder / "spec.json").read_text())["where"] == str(tmp_path)
     ledger.close({})
 

@@ -957,6 +957,17 @@ def test_a_block_that_was_never_displayed_stays_silent(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_what_ranks_print_is_sent_at_once_and_our_own_words_have_time():
+    written, flushed = [], []
+    view = TextView(lambda stream, text: written.append(text), num_ranks=2, flush=flushed.append)
+    view.show(Notice("2 processes"))
+    view.tick(time.monotonic() + 1.0)
+    assert (written, flushed) == (["2 processes\n"], [])
+    view.show(Output(0, "stderr", "hello"))
+    view.tick(time.monotonic() + 1.0)
+    assert (written[-1], flushed) == ("[rank 0] hello\n", ["stderr"])
+
+
 def test_text_goes_to_the_cells_own_streams(capsys):
     write_to_cell("stdout", "a")
     write_to_cell("stderr", "b")
