@@ -93,6 +93,12 @@ class Channel:
         while (frame := self._next_frame()) is not None:
             yield frame
 
+    def has_news(self) -> bool:
+        """Whether something has arrived that nobody has taken yet."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(self._bytes or poll.poll(0))
+
     def is_abandoned(self) -> bool:
         """Whether the other side has gone, be there unread messages of it or not."""
         hung_up = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR

@@ -1,6 +1,6 @@
 """All that ever crosses between the kernel, the template and the workers: frozen values.
 
-    kernel → template   StartRanks, SignalRanks, Retire
+    kernel → template   StartRanks, Needed, SignalRanks, Retire
     template → kernel   RanksStarted, RankEnded
     kernel → worker     TakeSeat, Go, ShowStack, RequestStop
     worker → kernel     Ready, Metrics, Progress, Waiting, StackShown, Interrupted,
@@ -25,6 +25,7 @@ __all__ = [
     "Left",
     "Metric",
     "Metrics",
+    "Needed",
     "Notice",
     "Output",
     "Parcel",
@@ -109,6 +110,8 @@ class Go:
     """File name → what the user calls it, such as "Cell In[7]"."""
     path: tuple[str, ...]
     """The kernel's sys.path."""
+    installs: tuple[str, ...]
+    """Modules whose `install()` has put a finder of theirs into the kernel's sys.meta_path."""
     cwd: str
     argv: tuple[str, ...]
     stall_seconds: float
@@ -253,7 +256,12 @@ class StartRanks:
     scratch: str
     """A folder for what ranks and their children leave behind when they are killed."""
     ahead: bool = False
-    """No call waits for them yet."""
+    """No call waits for them yet: they may be forked when the template has nothing else to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A call waits for the ranks that were ordered ahead."""
 
 
 @dataclass(frozen=True, slots=True)

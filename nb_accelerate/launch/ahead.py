@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 from nb_accelerate.launch.template import template_of_this_kernel
 
 __all__ = ["warm_up", "warm_up_in_a_kernel"]
+
+# The kernel's first cells are imports, which this must not slow down.
+_CALM_SECONDS = 3.0
 
 
 def warm_up() -> None:
@@ -15,8 +19,20 @@ def warm_up() -> None:
 
 
 def warm_up_in_a_kernel() -> None:
-    """The same, where a launch is to be expected: in a notebook's kernel."""
+    """The same, where a launch is to be expected: in a notebook's kernel. Ranks follow."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and hasattr(shell, "kernel"):
         warm_up()
+        calm = threading.Timer(_CALM_SECONDS, _expect_a_launch)
+        calm.daemon = True
+        calm.start()
+
+
+def _expect_a_launch() -> None:
+    """Have ranks made for a launch like the user's newest."""
+    # Imported late: the template has its own imports to make while the kernel makes these.
+    from nb_accelerate.launch.environment import run_root, survey_here
+    from nb_accelerate.launch.forecast import likely_seats
+
+    template_of_this_kernel().expect(likely_seats(run_root(None), survey_here()))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from nb_accelerate.messages import Metric, RunMessage
 
-__all__ = ["Ledger", "PastRun", "drop_old_runs", "list_runs", "tidy_up"]
+__all__ = ["Ledger", "PastRun", "drop_old_runs", "list_runs", "newest_run", "tidy_up"]
 
 KEPT_RUNS = 200
 SLACK_RUNS = 50
@@ -265,6 +265,12 @@ class PastRun:
 def list_runs(root: Path) -> list[PastRun]:
     """The runs whose folders lie in `root`, the newest last; none when there is no such folder."""
     return [PastRun(folder) for folder in _run_folders(root)]
+
+
+def newest_run(root: Path) -> PastRun | None:
+    """The run that was begun last, or one that was begun in the same second."""
+    names = _folder_names(root)
+    return PastRun(root / max(names)) if names else None
 
 
 def _run_folders(root: Path) -> list[Path]:

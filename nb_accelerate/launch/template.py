@@ -25,7 +25,7 @@ from nb_accelerate.launch.environment import (
     rank_environment,
     with_rendezvous,
 )
-from nb_accelerate.messages import Retire, StartRanks
+from nb_accelerate.messages import Needed, Retire, StartRanks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +96,15 @@ class Template:
                 self._refresh(base)
                 return self._start(request, port)
 
+    def expect(self, seats: tuple[Seat, ...]) -> None:
+        """Before the first launch: have ranks made ahead for one that will probably come."""
+        with self._lock:
+            if self.pid is None or self._last is not None or not seats:
+                return
+            base = kernel_environment()
+            self._last = seats, tuple(rank_environment(base, seat) for seat in seats)
+            self.prepare(seats)
+
     def prepare(self, seats: tuple[Seat, ...]) -> None:
         """Have ranks for a launch like the last made ahead; returns at once."""
         with self._lock:
@@ -128,7 +137,7 @@ class Template:
             self._drop_spare()
             if self._process is not None and self._control is not None:
                 self._retired.append((self._process, self._control))
-            self._process = self._control = None
+            self._process = self._control = self._last = None
             for process, control in self._retired:
                 control.close()
                 _wait_for(process)
@@ -170,9 +179,16 @@ class Template:
         """The ranks made ahead, if they are as `request` wants them."""
         if self._spare is not None and self._spare[0] == request and _is_alive(self._spare[1]):
             crew, self._spare = self._spare[1], None
+            if not crew.channels[0].has_news():
+                self._hurry()
             return crew
         self._drop_spare()
         return None
+
+    def _hurry(self) -> None:
+        if self._control is not None:
+            with suppress(OSError):  # it has gone, which the crew's lease tells
+                self._control.send(Needed())
 
     def _drop_spare(self) -> None:
         if self._spare is not None:

@@ -163,6 +163,11 @@ class Workers:
             sources=sources,
             labels=self._labels,
             path=tuple(map(str, sys.path)),
+            installs=tuple(
+                finder.workers_import
+                for finder in sys.meta_path
+                if hasattr(finder, "workers_import")
+            ),
             cwd=os.getcwd(),  # noqa: PTH109 - a string travels
             argv=tuple(sys.argv[:1]),
             stall_seconds=self._limits.hang_notice_seconds,

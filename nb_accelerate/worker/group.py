@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nb_accelerate.messages import Rendezvous
     from nb_accelerate.plan import Seat
 
-__all__ = ["join", "open_store", "share_threads", "thread_pools"]
+__all__ = ["join", "open_store", "share_threads", "take_device", "thread_pools"]
 
 _STORE_SECONDS = 60
 # Apart from the keys that a function's own init_process_group("env://") uses in the same store.
@@ -56,6 +56,18 @@ def thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # type: ignore[no-untyped-call]  # it has no types
 
 
+def take_device(seat: Seat) -> None:
+    """Make the seat's device the current one.
+
+    Apart from `join`, for it takes some hundred MB of the device, which ranks that wait for a call
+    must leave to others.
+    """
+    import torch
+
+    if seat.device.startswith(("cuda", "xpu")):
+        torch.accelerator.set_device_index(int(seat.device.partition(":")[2] or 0))
+
+
 @contextmanager
 def join(seat: Seat, rendezvous: Rendezvous) -> Iterator[None]:
     """Be in the run's default group; collectives work within the block.
@@ -63,11 +75,8 @@ def join(seat: Seat, rendezvous: Rendezvous) -> Iterator[None]:
     The group is not destroyed at the end: that costs 20 ms, and the end of the process closes the
     connections, which is what wakes a rank that still waits for this one.
     """
-    import torch
     import torch.distributed as dist
 
-    if seat.device.startswith(("cuda", "xpu")):
-        torch.accelerator.set_device_index(int(seat.device.partition(":")[2] or 0))
     with without_name_servers():
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, though not marked so
             rendezvous.host, rendezvous.port, timeout=timedelta(seconds=_STORE_SECONDS)

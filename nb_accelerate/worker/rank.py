@@ -126,6 +126,7 @@ def _answer(station: Station, go: Go, descriptors: tuple[int, ...], outpost: Out
     rank = station.seat.rank
     try:
         surroundings.enter(go)
+        group.take_device(station.seat)
         payload.restore_sources(go.sources)
         call = _unpacked(station, go, descriptors)
     except BaseException as error:  # noqa: BLE001 - told to the cell

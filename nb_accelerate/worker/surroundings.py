@@ -6,6 +6,7 @@ The one writer of `os.environ`: a worker's own, never the kernel's.
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.machinery
 import importlib.util
 import io
@@ -180,11 +181,13 @@ def forget_exit_functions() -> None:
 
 
 def enter(go: Go) -> None:
-    """Take on the kernel's path, directory and arguments, with a clean `__main__`."""
+    """Take on the kernel's path, finders, directory and arguments, with a clean `__main__`."""
     if go.call is not None:
         # multiprocessing's children would import our own `__main__` again as theirs.
         sys.modules["__main__"] = types.ModuleType("__main__")
     sys.path[:] = go.path
+    for module in go.installs:
+        importlib.import_module(module).install()
     sys.argv[:] = go.argv
     os.chdir(go.cwd)
 

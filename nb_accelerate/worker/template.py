@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from nb_accelerate.channel import Channel
-from nb_accelerate.messages import RankEnded, RanksStarted, Retire, SignalRanks, StartRanks
+from nb_accelerate.messages import Needed, RankEnded, RanksStarted, Retire, SignalRanks, StartRanks
 from nb_accelerate.worker import surroundings
 from nb_accelerate.worker.group import thread_pools
 from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
@@ -123,6 +123,8 @@ class _Template:
         self._leases: dict[int, _Lease] = {}
         self._numbers = iter(range(1, sys.maxsize))
         self._later = self._chores()
+        self._put_off: list[tuple[StartRanks, tuple[int, ...]]] = []
+        """Orders for ranks that no call waits for: better forked after the chores."""
         self._is_retired = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._serve_requests)
@@ -150,6 +152,8 @@ class _Template:
     def _use_leisure(self) -> None:
         if self._has_leisure():
             self._later.popleft()()
+        if not self._later:
+            self._start_put_off()
 
     def _chores(self) -> deque[Callable[[], object]]:
         """What makes forks cheaper or more useful, in pieces that a request can wait for."""
@@ -182,14 +186,23 @@ class _Template:
     def _serve_requests(self) -> None:
         for message, descriptors in self._control.available():
             match message:
+                case StartRanks(ahead=True) if self._later:
+                    self._put_off.append((message, descriptors))
                 case StartRanks():
                     self._start(message, descriptors)
+                case Needed():
+                    self._start_put_off()
                 case Retire():
                     self._is_retired = True
                 case _:
                     raise TypeError(f"The template cannot understand {message!r}.")
         if self._control.at_end:
             self._leave()
+
+    def _start_put_off(self) -> None:
+        orders, self._put_off = self._put_off, []
+        for order in orders:
+            self._start(*order)
 
     def _start(self, request: StartRanks, descriptors: tuple[int, ...]) -> None:
         *ends, lease_end, listener = descriptors

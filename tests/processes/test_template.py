@@ -12,6 +12,8 @@ import pytest
 
 from nb_accelerate import kill_all, ps, runs
 from nb_accelerate.errors import PayloadError, PlanError, RunTimeout, StartError, WorkerDied
+from nb_accelerate.launch.environment import run_root, survey_here
+from nb_accelerate.launch.forecast import likely_seats
 from nb_accelerate.launch.template import template_of_this_kernel
 
 
@@ -37,6 +39,36 @@ def test_the_next_ranks_are_made_ahead_and_are_fresh_every_time(launch):
     second = set(launch(own_pid).values)
     assert second == ahead
     assert second.isdisjoint(first)
+
+
+def test_ranks_made_ahead_have_what_optimizers_import_though_the_first_launch_came_early(launch):
+    def has_dynamo() -> tuple[int, bool]:
+        import sys
+
+        return os.getpid(), "torch._dynamo" in sys.modules
+
+    kill_all()
+    first = dict(launch(has_dynamo).values)
+    assert [*first.values()] == [False, False]  # nothing was imported but what all need
+    assert wait_until(lambda: len(pids("nb-rank") - first.keys()) == 2, seconds=30)
+    assert [has for _, has in launch(has_dynamo).values] == [True, True]
+
+
+def test_a_launch_does_not_wait_for_the_templates_chores(launch):
+    kill_all()
+    launch(own_pid)
+    assert len(launch(own_pid).values) == 2  # its ranks were ordered ahead and not made yet
+
+
+def test_the_first_launch_finds_ranks_made_for_one_like_the_newest_run(launch):
+    launch(own_pid)
+    seats = template_of_this_kernel()._last[0]
+    kill_all()
+    template = template_of_this_kernel()
+    template.warm_up()
+    template.expect(likely_seats(run_root(None), survey_here()))
+    assert template._last[0] == seats
+    assert wait_until(lambda: template._spare[1].channels[0].has_news(), seconds=30)
 
 
 def test_ranks_made_ahead_are_not_used_when_the_environment_has_changed(launch, monkeypatch):

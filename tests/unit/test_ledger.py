@@ -17,6 +17,7 @@ from nb_accelerate.launch.ledger import (
     Ledger,
     drop_old_runs,
     list_runs,
+    newest_run,
     tidy_up,
 )
 from nb_accelerate.messages import Left, Metric, Metrics, Output
@@ -316,3 +317,11 @@ def dead_pid():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(timeout=30)
     return process.pid
+
+
+def test_the_newest_run_is_found_by_its_name(tmp_path):
+    assert newest_run(tmp_path) is None
+    finished(tmp_path, "a")
+    later = tmp_path / "29990101-000000-train-b"
+    later.mkdir()
+    assert newest_run(tmp_path).folder == later
