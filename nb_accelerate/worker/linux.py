@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "adopt_orphans",
     "end_with_parent",
+    "host_sources",
     "large_areas",
     "line_buffered_c_output",
     "name_process",
@@ -109,11 +110,11 @@ def without_name_servers() -> Iterator[None]:
     try:
         yield
     finally:
-        configure(b"hosts", _host_sources().encode())
+        configure(b"hosts", host_sources().encode())
 
 
 @functools.cache
-def _host_sources() -> str:
+def host_sources() -> str:
     """The system's own choice, and glibc's where there is none."""
     try:
         switches = Path("/etc/nsswitch.conf").read_text(encoding="utf-8", errors="replace")

@@ -132,9 +132,12 @@ def environment() -> dict[str, str]:
 
 def set_environment(environment: Mapping[str, str]) -> None:
     """Replace this process's environment."""
-    for name in os.environ.keys() - environment.keys():
+    present = dict(os.environ)  # each look into os.environ encodes and decodes
+    for name in present.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update(environment.items() - os.environ.items())
+    for name, value in environment.items():
+        if present.get(name) != value:
+            os.environ[name] = value
 
 
 def use_scratch(folder: str) -> None:

@@ -36,6 +36,7 @@ from nb_accelerate.worker.keeper import CloseStore, OpenStore, keep_stores
 from nb_accelerate.worker.linux import (
     adopt_orphans,
     end_with_parent,
+    host_sources,
     large_areas,
     name_process,
     use_large_pages,
@@ -111,6 +112,7 @@ def main(control: int, kernel: int) -> NoReturn:
     for name in _FIRST:
         importlib.import_module(name)
     thread_pools()
+    host_sources()  # looked up once, for all ranks
     _Template(Channel(socket.socket(fileno=control)), kernel).run()
 
 
@@ -357,6 +359,8 @@ def _settle() -> None:
     # What ends the template's own objects is not the ranks' to run: torch, for one, takes apart its
     # operator tables at exit, which takes 25 ms in each rank.
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001
+    if rules := sys.modules.get("torch._dynamo.trace_rules"):
+        rules.clear_lru_cache()  # as each rank's first process group does, for a millisecond
     if "TORCH_LOGS" not in surroundings.environment():
         for module, function in _LOGS_AT_EXIT:
             if loaded := sys.modules.get(module):
