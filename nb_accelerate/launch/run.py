@@ -6,20 +6,21 @@ doors use it so, or let a thread do it (`in_background`) and hand the run to the
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from nb_accelerate import payload
 from nb_accelerate.errors import LaunchError, RunTimeout, Unreturnable
+from nb_accelerate.launch.interrupts import as_asks
 from nb_accelerate.launch.limits import Ask
 from nb_accelerate.record import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from nb_accelerate.launch.ledger import Ledger
@@ -248,7 +249,7 @@ class Run:
 
     def __iter__(self) -> Iterator[RunMessage]:
         """Each message, after it has been recorded and shown. An interrupt ends the ranks."""
-        with _interrupts_as_asks(self._operation):
+        with self._guarded():
             while not self._operation.over:
                 for message in self._operation.step(self._patience()):
                     self._take(message)
@@ -271,6 +272,10 @@ class Run:
         self._thread = threading.Thread(target=self._drive, name=f"run {self.name}", daemon=True)
         self._thread.start()
         return self
+
+    def _guarded(self) -> AbstractContextManager[None]:
+        """In the kernel itself, an interrupt is the function's own affair."""
+        return nullcontext() if self._operation.in_kernel else as_asks(self._operation.ask)
 
     def tell(self, message: RunMessage) -> None:
         """Say something as the run, before it is driven."""
@@ -350,20 +355,3 @@ def _ending(
     if error is None:
         return "finished", None
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error
-
-
-@contextmanager
-def _interrupts_as_asks(operation: Operation) -> Iterator[None]:
-    """In the main thread, turn SIGINT into a wish that the loop grants at a safe moment.
-
-    A KeyboardInterrupt between two arbitrary instructions could lose a message or leave a
-    process; and a second one could cut off the cleaning up after the first.
-    """
-    if operation.in_kernel or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: operation.ask(Ask.INTERRUPT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nb_accelerate import payload
 from nb_accelerate.errors import LaunchError
 from nb_accelerate.launch.driver import Driver
+from nb_accelerate.launch.interrupts import held_back
 from nb_accelerate.launch.methods import METHODS
 from nb_accelerate.launch.standing import Standing
 from nb_accelerate.launch.story import Scene
@@ -23,7 +24,6 @@ from nb_accelerate.messages import Go, Returned
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nb_accelerate.launch.crew import Crew
     from nb_accelerate.launch.limits import Ask, Limits
     from nb_accelerate.machine import Machine
     from nb_accelerate.messages import RunMessage
@@ -95,11 +95,11 @@ class Workers:
         method = METHODS[self._plan.start_method]
         self._may_start_again = method.was_running()
         if not method.ships_the_call:
-            self._send_off(method.start(self._plan, self._in_memory(), self._port), None, {})
+            self._send_off(None, {})
             return
         with self._call.packed() as packed:
             sources, self._labels = payload.cell_sources(packed.filenames)
-            self._send_off(method.start(self._plan, None, self._port), packed, sources)
+            self._send_off(packed, sources)
 
     def step(self, patience: float) -> list[RunMessage]:
         """What happened."""
@@ -152,12 +152,21 @@ class Workers:
             raise LaunchError("The run has not been started.")
         return self._driver
 
+    def _fill_seats(self) -> Driver:
+        """Get processes; with an interrupt in between, nobody would hold them."""
+        method = METHODS[self._plan.start_method]
+        call = None if method.ships_the_call else self._in_memory()
+        with held_back():
+            crew = method.start(self._plan, call, self._port)
+            self._driver = Driver(crew, self._limits, self._labels)
+        return self._driver
+
     def _in_memory(self) -> object:
         call = self._call
         return (call.function, tuple(call.args), dict(call.kwargs or {}), call.write_back)
 
-    def _send_off(self, crew: Crew, packed: Packed | None, sources: dict[str, str]) -> None:
-        self._driver = Driver(crew, self._limits, self._labels)
+    def _send_off(self, packed: Packed | None, sources: dict[str, str]) -> None:
+        driver = self._fill_seats()
         go = Go(
             call=packed.parcel if packed else None,
             sources=sources,
@@ -172,9 +181,9 @@ class Workers:
             argv=tuple(sys.argv[:1]),
             stall_seconds=self._limits.hang_notice_seconds,
         )
-        self._driver.go(go, packed.fd if packed else None)
+        driver.go(go, packed.fd if packed else None)
         # Ranks made ahead are ready: they have their call before the kernel does anything else.
-        self._heard = self._driver.step(0)
+        self._heard = driver.step(0)
 
     def _afterwards(self) -> None:
         # Let go of Python's lock at once: the caller would wait for it up to 5 ms.
@@ -189,9 +198,7 @@ class Workers:
         lost = self._at_work
         if lost.unsent is None:
             return
-        crew = METHODS[self._plan.start_method].start(self._plan, None, self._port)
-        self._driver = Driver(crew, self._limits, self._labels)
-        self._driver.go(*lost.unsent)
+        self._fill_seats().go(*lost.unsent)
         lost.close()
         lost.sweep()
 

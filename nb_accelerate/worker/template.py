@@ -180,8 +180,9 @@ class _Template:
         kill(self._keeper_pid)
         for stray in children_here():
             kill(stray)
-        for lease in self._leases.values():
-            shutil.rmtree(lease.scratch, ignore_errors=True)
+        scratch = [lease.scratch for lease in self._leases.values()]
+        for folder in [*scratch, *(request.scratch for request, _ in self._put_off)]:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     # ------------------------------------------------------------ requests
