@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import ends, failure, imports, launch, output, ship
+from benchmarks import ends, failure, imports, launch, output, ship, training
 from benchmarks.harness import Section, machine, summary
 from benchmarks.peers import OURS, PEERS, REFERENCE
 
@@ -27,6 +27,7 @@ _MEASUREMENTS: Mapping[str, Callable[[Sequence[Peer], int], Section]] = {
     "output": output.measure,
     "failure": failure.measure,
     "ship": ship.measure,
+    "training": training.measure,
 }
 
 
