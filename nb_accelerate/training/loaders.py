@@ -2,102 +2,74 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-)
+from torch.utils.data import DataLoader
 
 from nb_accelerate.errors import SpecError
 
+from .batches import batch_size_of, on_device
+from .draws import random_states
 from .models import itself
-from .nested import Anything, Nested, flatten, map_leaves
-from .samplers import (
-    BatchSamplerShard,
-    IterableDatasetShard,
-    Repeated,
-    SeedableRandomSampler,
-    SharedShuffle,
+from .passes import Pass
+from .positions import Journey, Rounds, described, ended, start_at
+from .reading import Start, skipping
+from .rng import of_rank_0, synchronize
+from .samplers import SeedableRandomSampler
+from .sharing import (
+    DataLoaderConfiguration,
+    Sharding,
+    draws_by_torch_alone,
+    generators_of,
+    index_sampler_of,
+    samplers_of,
 )
+from .stateful import batches_told_by, has_own_state, has_sampler_state, is_stateful
+from .streams import IterableDatasetShard
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from .collectives import Collectives
-    from .passes import Pass, Passes
+    import torch
+
+    from .batches import Counted
+    from .dispatching import DispatchReader
+    from .draws import RandomStates
+    from .gradient_state import GradientState
+    from .nested import Anything, Nested
+    from .passes import Passes
+    from .reading import ShareReader
 
 __all__ = [
     "DataLoaderConfiguration",
+    "DataLoaderStateMixin",
     "PreparedLoader",
     "Sharding",
     "batch_size_of",
     "on_device",
-    "prepare_loader",
 ]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataLoaderConfiguration:
-    """How `prepare` shares out loaders. The fields are Accelerate's.
+class DataLoaderStateMixin:
+    """What Accelerate's loaders tell of the pass under way."""
 
-    Attributes:
-        split_batches: the loader's batch_size is that of all processes together.
-        dispatch_batches: rank 0 reads for all; not supported yet, every rank reads its share.
-        even_batches: fill the last batches up, so that all processes get as many and as large ones.
-        use_seedable_sampler: the shuffle follows from a seed and the epoch alone.
-        data_seed: that seed; None takes the one that torch was seeded with.
-        non_blocking: copy batches to the device without waiting for the copy.
-        use_stateful_dataloader: not supported yet.
-    """
+    end_of_dataloader = False
+    remainder = -1
 
-    split_batches: bool = False
-    dispatch_batches: bool | None = None
-    even_batches: bool = True
-    use_seedable_sampler: bool = False
-    data_seed: int | None = None
-    non_blocking: bool = False
-    use_stateful_dataloader: bool = False
+    def begin(self) -> None:
+        """Accelerate's name for what iterating does by itself."""
 
-    def __post_init__(self) -> None:
-        for name in ("dispatch_batches", "use_stateful_dataloader"):
-            if getattr(self, name):
-                raise SpecError(f"DataLoaderConfiguration({name}=True) is not supported yet.")
+    def end(self) -> None:
+        """End the pass under way, as leaving the loop does."""
+
+    def reset(self) -> None:
+        """Accelerate's name for what iterating does by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sharding:
-    """Who shares a loader, and how."""
-
-    config: DataLoaderConfiguration
-    collectives: Collectives
-
-    @property
-    def ranks(self) -> tuple[int, int]:
-        """(num_processes, process_index), as the shards want them."""
-        return self.collectives.world_size, self.collectives.rank
-
-
-def prepare_loader(
-    loader: DataLoader[T_co], sharding: Sharding, passes: Passes, device: torch.device | None
-) -> PreparedLoader[T_co]:
-    """This rank's share of `loader`; `device` None leaves its batches where they are."""
-    place = None
-    if device is not None:
-        place = _Placer(device, non_blocking=sharding.config.non_blocking)
-    return PreparedLoader(loader, _shared_out(loader, sharding), sharding, passes, place)
-
-
-class PreparedLoader(DataLoader[T_co], Generic[T_co]):
+class PreparedLoader(DataLoaderStateMixin, DataLoader[T_co], Generic[T_co]):
     """A DataLoader's share of one rank.
 
     It looks one batch ahead: that batch goes to the device while the current one is computed, and
@@ -106,24 +78,36 @@ class PreparedLoader(DataLoader[T_co], Generic[T_co]):
 
     Attributes:
         base_dataloader: what was prepared.
-        iteration: passes begun so far; the epoch that the samplers are told.
+        skip_batches: as many of this rank's are left out at the beginning of each pass.
+        use_stateful_dataloader: whether torchdata's StatefulDataLoader reads.
     """
+
+    _is_accelerate_prepared = True
 
     def __init__(
         self,
         loader: DataLoader[T_co],
-        twin: DataLoader[T_co],
-        sharding: Sharding,
-        passes: Passes,
-        place: Callable[[Nested], Nested] | None,
+        reader: ShareReader | DispatchReader,
+        passes: Callable[[], Passes],
+        sharding: Sharding | None = None,
+        place: Callable[[Nested], Nested] | None = None,
     ) -> None:
-        # DataLoader's own constructor is not called: `twin` is the loader that works.
+        # DataLoader's own constructor is not called: the reader's twin is the loader that works.
         self.base_dataloader = loader
-        self.iteration = 0
-        self._twin = twin
-        self._sharding = sharding
+        self.skip_batches = 0
+        self._reader = reader
+        self._twin: DataLoader[T_co] = reader.twin
         self._passes = passes
+        self._sharding = sharding
         self._place = place or itself
+        self._journey = Journey()
+        self._newest_state: dict[str, Any] | None = None
+
+    @property  # type: ignore[misc]  # object's can be set
+    def __class__(self) -> type:
+        """What its twin is, for `isinstance`: a StatefulDataLoader, or the user's own class."""
+        twin = self.__dict__.get("_twin")
+        return type(self) if twin is None or type(twin) is DataLoader else type(twin)
 
     def __getattr__(self, name: str) -> Anything:
         if name in ("base_dataloader", "_twin"):  # not yet there: while it is being copied
@@ -132,216 +116,212 @@ class PreparedLoader(DataLoader[T_co], Generic[T_co]):
         return getattr(self.base_dataloader if name in unshared else self._twin, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return itself, (self.base_dataloader,)
+        return itself, (self.unprepared,)
 
     def __len__(self) -> int:
-        return len(self._twin)
+        return max(0, len(self._reader) - self.skip_batches)
+
+    # ------------------------------------------------------------ what it is
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """Whether torchdata's StatefulDataLoader reads."""
+        return is_stateful(self._twin)
+
+    @property
+    def gradient_state(self) -> GradientState:
+        """Accelerate's view on the passes under way."""
+        from .gradient_state import GradientState  # it stands on the accumulation of gradients
+
+        return GradientState()
 
     @property
     def total_batch_size(self) -> int:
         """Samples that all processes together take at a time."""
-        size: int = getattr(_index_sampler_of(self.base_dataloader), "batch_size", 1)
-        return size if self._sharding.config.split_batches else size * self._sharding.ranks[0]
+        size: int = getattr(index_sampler_of(self.base_dataloader), "batch_size", None) or 1
+        if self._sharding is None or self._sharding.config.split_batches:
+            return size
+        return size * self._sharding.ranks[0]
 
     @property
     def total_dataset_length(self) -> int:
         """Samples of the whole dataset."""
         return len(cast("Any", self.dataset))
 
+    @property
+    def end_of_dataloader(self) -> bool:  # type: ignore[override]  # theirs is a plain attribute
+        """Whether the newest batch was the last of its pass."""
+        current = self._journey.current
+        return current is not None and current.is_last
+
+    @property
+    def remainder(self) -> int:  # type: ignore[override]
+        """Samples in the last round of all ranks, 0 when it is full; -1 if that is not known."""
+        drops = getattr(index_sampler_of(self.base_dataloader), "drop_last", False)
+        try:
+            return -1 if drops else self.total_dataset_length % self.total_batch_size
+        except TypeError:  # a stream without length
+            return -1
+
+    @property
+    def iteration(self) -> int:
+        """Passes begun so far; the epoch that the samplers are told."""
+        return self._journey.iteration
+
+    @iteration.setter
+    def iteration(self, epoch: int) -> None:
+        self._journey.iteration = epoch
+
+    # ------------------------------------------------------------ iterating
+    def __iter__(self) -> Iterator[T_co]:  # type: ignore[override]  # we give a plain iterator
+        passes, current = self._passes(), Pass(loader=self)
+        passes.begin(current)
+        try:
+            start = self._journey.next_start(self.skip_batches)
+            self._tell(start.epoch)
+            generators = generators_of(self._twin)
+            if start.random is None:
+                self._synchronize(generators)
+            random = start.random or self._random_states()
+            states = start.generators or tuple(one.get_state() for one in generators)
+            self._journey.begin(current, start, (random, states))
+            if self._draws_alike:
+                start = replace(start, alike=random)
+            yield from self._batches(current, self._reader.begin(start))
+        finally:
+            passes.end(current)
+
+    def _batches(self, current: Pass, source: Iterator[Counted]) -> Iterator[T_co]:
+        place, upcoming = self._place, next(source, None)
+        ahead = place(upcoming.batch) if upcoming is not None else None
+        while upcoming is not None:
+            batch, (_, current.size, current.real, self._newest_state) = ahead, upcoming
+            upcoming = next(source, None)
+            ahead = place(upcoming.batch) if upcoming is not None else None
+            current.is_last = upcoming is None
+            current.taken += 1
+            yield cast("T_co", batch)
+
+    def _synchronize(self, generators: Sequence[torch.Generator]) -> None:
+        """Let all ranks draw alike in the pass that begins."""
+        if self._sharding is not None:
+            synchronize(self._sharding.rng_types, generators, self._sharding.collectives)
+
+    @property
+    def _draws_alike(self) -> bool:
+        """Whether the ranks all walk through a stream, which must give each of them the same."""
+        shared = isinstance(self._twin.dataset, IterableDatasetShard)
+        return shared and self._sharding is not None and self._sharding.collectives.world_size > 1
+
+    def _random_states(self) -> RandomStates:
+        """What the order of the pass that begins is drawn from."""
+        states = random_states(torchs_alone=draws_by_torch_alone(self._twin))
+        if self._sharding is not None and self._draws_alike:
+            return of_rank_0(states, self._sharding.collectives)
+        return states
+
+    def end(self) -> None:
+        """End the pass under way, as leaving the loop does."""
+        if self._journey.current is not None:
+            self._passes().end(self._journey.current)
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass tells the samplers and the dataset."""
-        self.iteration = epoch
+        resumed = self._journey.resumed
+        if resumed is not None and resumed.epoch != epoch:
+            self._journey.resumed = None
+        self._journey.iteration = epoch
+        self._tell(epoch)
 
-    def __iter__(self) -> Iterator[T_co]:  # type: ignore[override]  # we give a plain iterator
-        with self._passes.begun() as current:
-            self._tell_epoch()
-            self.iteration += 1
-            self._agree_on_generator()
-            yield from self._batches(current)
+    def _tell(self, epoch: int) -> None:
+        for one in (*samplers_of(self._twin), self._twin.dataset):
+            if hasattr(one, "set_epoch"):
+                one.set_epoch(epoch)
 
-    def _batches(self, current: Pass) -> Iterator[T_co]:
-        source = iter(self._twin)
-        counts = getattr(_index_sampler_of(self._twin), "counts", None)
-        upcoming = self._fetched(source, counts)
-        while upcoming is not None:
-            batch, current.size, current.real = upcoming
-            upcoming = self._fetched(source, counts)
-            current.is_last = upcoming is None
-            yield batch
+    def skipping(self, num_batches: int) -> PreparedLoader[T_co]:
+        """The same loader, whose passes leave out their first batches. It shares its epochs."""
+        twin: PreparedLoader[T_co] = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.skip_batches = self.skip_batches + num_batches
+        return twin
 
-    def _fetched(
-        self, source: Iterator[Any], counts: deque[tuple[int | None, int | None]] | None
-    ) -> _Counted | None:
-        """The next batch, placed."""
-        try:
-            batch = next(source)
-        except StopIteration:
-            return None
-        size, real = counts.popleft() if counts else (None, None)
-        if type(batch) is _Counted:
-            batch, size, real = batch
-        if size is None and real is not None:
-            size = batch_size_of(batch)
-        return _Counted(self._place(batch), size, real)
+    @property
+    def unprepared(self) -> DataLoader[T_co]:
+        """What was prepared, without the batches that are left out."""
+        return skipping(self.base_dataloader, self.skip_batches * self._rounds.batches)
 
-    def _tell_epoch(self) -> None:
-        sampler = _index_sampler_of(self._twin)
-        while sampler is not None:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(self.iteration)
-            sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
-        if hasattr(self._twin.dataset, "set_epoch"):
-            self._twin.dataset.set_epoch(self.iteration)
+    # ------------------------------------------------------------ where it is
+    def position(self) -> dict[str, Any]:
+        """Where its pass is, or its next one: plain data for `restore`. Asks no other rank.
 
-    def _agree_on_generator(self) -> None:
-        """Give every rank rank 0's state of the generator that the user's sampler draws from."""
-        generator = _generator_of(self.base_dataloader)
-        if generator is not None and self._sharding.ranks[0] > 1:
-            state = generator.get_state()
-            generator.set_state(self._sharding.collectives.broadcast(state))
+        It counts the batches handed out to this rank in the pass, and says how many samples of all
+        ranks each round of these was. With another number of ranks, or another batch size,
+        `restore` leaves out that many samples of the whole order, and shares out the rest anew.
+        """
+        where = self._journey.where(self.skip_batches, generators_of(self._twin))
+        return described(where, self._rounds, next((s.initial_seed for s in self._seeded), None))
 
+    def restore(self, position: Mapping[str, Any]) -> None:
+        """Let the next pass give what was left at `position`, and the ones after it be whole.
 
-class _Counted(NamedTuple):
-    """A batch and what `Pass` says of it; a tuple, so that a loader's worker can pin it."""
+        The order is drawn again from what it was drawn from then. That does not count: random
+        generators are left as they are.
+        """
+        start = start_at(position, self._rounds)
+        for sampler in self._seeded:
+            sampler.initial_seed = position["seed"]
+        if start.random is None:  # between two passes: the next one draws from there
+            for generator, state in zip(generators_of(self._twin), start.generators, strict=False):
+                generator.set_state(state)
+        self._journey.resume(start)
 
-    batch: Anything
-    size: int | None
-    real: int | None
+    @property
+    def _rounds(self) -> Rounds:
+        size = getattr(index_sampler_of(self.base_dataloader), "batch_size", None)
+        if self._sharding is None:
+            return Rounds(size, 1)
+        return Rounds(size, 1 if self._sharding.config.split_batches else self._sharding.ranks[0])
 
+    @property
+    def _seeded(self) -> list[SeedableRandomSampler]:
+        return [s for s in samplers_of(self._twin) if isinstance(s, SeedableRandomSampler)]
 
-class _CountingCollate:
-    """A stream's collate_fn that counts the samples that only fill up."""
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is; of a stateful loader, torchdata's state at the batch handed out last."""
+        if not is_stateful(self._twin):
+            return {"position": self.position()}
+        state = self._newest_state or self._twin.state_dict()  # type: ignore[attr-defined]
+        own = {} if self._sharding is None else {"position": self.position()}
+        return {**state, "_iterator_finished": self.end_of_dataloader, **own}
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
+    @property
+    def dl_state_dict(self) -> dict[str, Any]:
+        """Accelerate's name for it."""
+        return self.state_dict()
 
-    def __call__(self, samples: Anything) -> _Counted:
-        if not isinstance(samples, list):  # a loader without batch_size: one item at a time
-            repeated = isinstance(samples, Repeated)
-            item = samples.sample if isinstance(samples, Repeated) else samples
-            return _Counted(self.collate(item), None, 0 if repeated else None)
-        bare = [s.sample if isinstance(s, Repeated) else s for s in samples]
-        real = sum(not isinstance(s, Repeated) for s in samples)
-        return _Counted(self.collate(bare), len(bare), real if real < len(bare) else None)
-
-
-class _Placer:
-    """Puts what a loader gives onto a device."""
-
-    def __init__(self, device: torch.device, *, non_blocking: bool) -> None:
-        self.device = device
-        self.non_blocking = non_blocking
-
-    def __call__(self, batch: Nested) -> Nested:
-        return on_device(batch, self.device, non_blocking=self.non_blocking)
-
-
-def on_device(data: Nested, device: torch.device, *, non_blocking: bool = False) -> Nested:
-    """`data` with all that can move, tensors or not, on `device`; the rest passes as it is."""
-
-    def move(leaf: Nested) -> Nested:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=non_blocking)
-        return leaf.to(device) if hasattr(leaf, "to") else leaf
-
-    return map_leaves(move, data, is_leaf=lambda leaf: hasattr(leaf, "to"))
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass give what was left; a whole one where the last batch was reached."""
+        self._newest_state = None
+        position = state.get("position")
+        if not is_stateful(self._twin):
+            self.restore(_required(position))
+        elif position is not None and not has_own_state(state):
+            self.restore(ended(position) if state["_iterator_finished"] else position)
+        elif not has_own_state(state) and not has_sampler_state(state):
+            # A count is all that it tells. torchdata's samplers would not be told of it.
+            done = 0 if state.get("_iterator_finished") else batches_told_by(state)
+            self._journey.resume(Start(epoch=self.iteration, skipped=done))
+        else:
+            theirs = {name: value for name, value in state.items() if name != "position"}
+            self._twin.load_state_dict(theirs)  # type: ignore[attr-defined]
+            told = 0 if state.get("_iterator_finished") else batches_told_by(state)
+            self._journey.resume(Start(epoch=self.iteration, told=told))
 
 
-def batch_size_of(batch: Nested) -> int | None:
-    """Samples in a batch: the first axis of its first tensor, else the length of a plain list."""
-    leaves, _ = flatten(batch)
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and leaf.ndim:
-            return len(leaf)
-    return len(batch) if isinstance(batch, list | tuple) else None
-
-
-# ---------------------------------------------------------------- one rank's twin of a loader
-def _shared_out(loader: DataLoader[T_co], sharding: Sharding) -> DataLoader[T_co]:
-    """A twin of `loader` that reads this rank's share.
-
-    A shallow copy with other samplers, so that it keeps its class and all settings, also those
-    that a newer torch may add.
-    """
-    if isinstance(loader.dataset, IterableDataset):
-        return _shared_stream(loader, sharding)
-    inner = _with_shared_shuffle(_index_sampler_of(loader), sharding)
-    if sharding.ranks[0] > 1 and not _is_sharded(inner):
-        config = sharding.config
-        inner = BatchSamplerShard(inner, *sharding.ranks, config.split_batches, config.even_batches)
-    return _twin(loader, **{_index_sampler_name(loader): inner})
-
-
-def _shared_stream(loader: DataLoader[T_co], sharding: Sharding) -> DataLoader[T_co]:
-    if sharding.ranks[0] == 1:
-        return _twin(loader)
-    shard = IterableDatasetShard(
-        cast("Any", loader.dataset),
-        loader.batch_size or 1,
-        loader.drop_last,
-        *sharding.ranks,
-        sharding.config.split_batches and loader.batch_size is not None,
-        even_batches=sharding.config.even_batches,
-        mark_repeated=True,
-    )
-    changed = {"dataset": shard, "collate_fn": _CountingCollate(loader.collate_fn)}
-    if loader.batch_size is not None:
-        sizes = BatchSampler(loader.sampler, shard.per_rank, loader.drop_last)
-        changed |= {"batch_size": shard.per_rank, "batch_sampler": sizes}
-    return _twin(loader, **changed)
-
-
-def _twin(loader: DataLoader[T_co], **changed: Anything) -> DataLoader[T_co]:
-    twin = copy.copy(loader)
-    # Past DataLoader.__setattr__, which refuses to change these. in_order: a rank's batches must
-    # come in the sampler's order, or what only fills up could not be told from what is real.
-    twin.__dict__.update(changed, _iterator=None, in_order=True)
-    return twin
-
-
-def _index_sampler_name(loader: DataLoader[Any]) -> str:
-    return "sampler" if loader.batch_sampler is None else "batch_sampler"
-
-
-def _index_sampler_of(loader: DataLoader[Any]) -> Anything:
-    """What gives the indices of one batch at a time."""
-    return getattr(loader, _index_sampler_name(loader))
-
-
-def _with_shared_shuffle(batches: Anything, sharding: Sharding) -> Anything:
-    """The batch sampler, or plain sampler, with a shuffle that is the same on every rank."""
-    if not hasattr(batches, "sampler"):
-        return _shuffled_alike(batches, sharding)
-    shared = copy.copy(batches)
-    shared.sampler = _shuffled_alike(batches.sampler, sharding)
-    return shared
-
-
-def _shuffled_alike(sampler: Anything, sharding: Sharding) -> Anything:
-    config, collectives = sharding.config, sharding.collectives
-    if config.use_seedable_sampler and type(sampler) is RandomSampler:
-        seeded = SeedableRandomSampler(
-            sampler.data_source, sampler.replacement, sampler.num_samples,
-            data_seed=config.data_seed,
-        )  # fmt: skip
-        seeded.initial_seed = collectives.agreed(seeded.initial_seed)
-        return seeded
-    if hasattr(sampler, "generator") and sampler.generator is None:
-        return SharedShuffle(sampler, collectives.agreed)
-    return sampler
-
-
-def _generator_of(loader: DataLoader[Any]) -> torch.Generator | None:
-    """The user's own generator, that its sampler or its stream draws from."""
-    sampler = _index_sampler_of(loader)
-    for owner in (getattr(sampler, "sampler", sampler), loader.dataset):
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator):
-            return generator
-    return None
-
-
-def _is_sharded(batches: Anything) -> bool:
-    """Whether the user has shared it out already."""
-    sampler = batches.sampler if isinstance(batches, BatchSampler) else batches
-    return isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
+def _required(position: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if position is None:
+        raise SpecError(
+            "load_state_dict was given a state without a position, as StatefulDataLoader makes it, "
+            "but this loader is none. Prepare it with "
+            "DataLoaderConfiguration(use_stateful_dataloader=True)."
+        )
+    return position

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .nested import Anything, Nested, flatten
+from .batches import is_sample_list
+from .nested import Anything, Nested, are_tensors, flatten
 
 if TYPE_CHECKING:
     from .collectives import Collectives
@@ -39,7 +40,10 @@ def gather_for_metrics(
     size, real = (current.size, current.real) if current is not None else (None, None)
     if use_gather_object:
         return collectives.gather_object(_kept(data, size, real))
-    leaves, rebuild = flatten(data, is_leaf=partial(_is_sample_list, size=size))
+    if are_tensors(data):
+        leaves, rebuild = flatten(data)
+    else:
+        leaves, rebuild = flatten(data, is_leaf=partial(is_sample_list, size=size))
     return rebuild(_gathered([_kept(leaf, size, real) for leaf in leaves], collectives))
 
 
@@ -69,17 +73,3 @@ def _kept(leaf: Nested, size: int | None, real: int | None) -> Nested:
     if isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
         return leaf
     return leaf[:real] if len(leaf) == size else leaf
-
-
-def _is_sample_list(data: Nested, *, size: int | None) -> bool:
-    """Whether `data` is a list or tuple of plain objects, one for each sample of a batch.
-
-    A list of columns is not: its items are lists of that length, and it has another length itself.
-    """
-    if not isinstance(data, list | tuple):
-        return False
-    leaves, _ = flatten(data)
-    if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return False
-    of_columns = bool(data) and all(isinstance(d, list | tuple) and len(d) == size for d in data)
-    return len(data) == size or not of_columns

@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["Anything", "Nested", "flatten", "map_leaves", "map_tensors"]
+__all__ = [
+    "Anything",
+    "Nested",
+    "are_tensors",
+    "flatten",
+    "map_leaves",
+    "map_tensors",
+    "with_values",
+]
 
 Nested: TypeAlias = Any
 """Tensors and other leaves in containers; its shape is known to the caller alone."""
@@ -35,13 +43,13 @@ def map_leaves(
     if isinstance(data, list | tuple):
         return type(data)(map_leaves(function, item, is_leaf=is_leaf) for item in data)
     if isinstance(data, Mapping):
-        return _with_values(
+        return with_values(
             data, {key: map_leaves(function, item, is_leaf=is_leaf) for key, item in data.items()}
         )
     return function(data)
 
 
-def _with_values(data: Mapping[Any, Nested], values: dict[Any, Nested]) -> Nested:
+def with_values(data: Mapping[Any, Nested], values: dict[Any, Nested]) -> Nested:
     """`data`'s own type with other values: defaultdict, BatchEncoding and ModelOutput included."""
     if type(data) is dict:
         return values
@@ -53,6 +61,13 @@ def _with_values(data: Mapping[Any, Nested], values: dict[Any, Nested]) -> Neste
     return twin
 
 
+def are_tensors(data: Nested) -> bool:
+    """Whether it is a list or tuple of tensors alone."""
+    if type(data) is not list and type(data) is not tuple:
+        return False
+    return bool(data) and all(type(item) is torch.Tensor for item in data)
+
+
 def map_tensors(function: Callable[[torch.Tensor], Nested], data: Nested) -> Nested:
     """Apply `function` to the tensors in `data`; all else passes as it is."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, data)
@@ -62,6 +77,8 @@ def flatten(
     data: Nested, *, is_leaf: Callable[[Nested], bool] = _nowhere
 ) -> tuple[list[Nested], Callable[[list[Nested]], Nested]]:
     """The leaves of `data` in order, and a function that puts other leaves in their places."""
+    if is_leaf is _nowhere and are_tensors(data):  # most data
+        return list(data), type(data)
     leaves: list[Nested] = []
     map_leaves(leaves.append, data, is_leaf=is_leaf)
 

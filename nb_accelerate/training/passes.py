@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import ismethod
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,23 +22,35 @@ class Pass:
         is_last: no batch comes after this one.
         size: samples in this rank's batch; None where the batch does not tell.
         real: how many of them are its own and no repetitions; None when all are.
+        loader: what is iterated; None where nobody said.
+        taken: batches handed out, the current one included.
+        is_over: the loop has been left.
     """
 
     is_last: bool = False
     size: int | None = None
     real: int | None = None
+    loader: object = None
+    taken: int = 0
+    is_over: bool = False
 
 
 class Passes:
     """The passes under way, innermost last: an evaluation within training has its own.
 
     Args:
-        on_idle: called when the last one has ended, by exhaustion or by `break`.
+        on_idle: called when the last one has ended, by exhaustion or by `break`. A method is not
+            kept alive by it.
     """
 
     def __init__(self, on_idle: Callable[[], None]) -> None:
         self._live: list[Pass] = []
-        self._on_idle = on_idle
+        self._on_idle: Callable[[], Callable[[], None] | None] = (
+            WeakMethod(on_idle) if ismethod(on_idle) else lambda: on_idle
+        )
+
+    def __iter__(self) -> Iterator[Pass]:
+        return iter(list(self._live))
 
     @property
     def current(self) -> Pass | None:
@@ -48,14 +62,25 @@ class Passes:
         """Whether the current batch is the last of the innermost loop."""
         return bool(self._live) and self._live[-1].is_last
 
-    @contextmanager
-    def begun(self) -> Iterator[Pass]:
+    def begin(self, one: Pass) -> None:
         """A new innermost pass."""
-        one = Pass()
         self._live.append(one)
+
+    def end(self, one: Pass) -> None:
+        """The pass is over; to say so again changes nothing."""
+        if one in self._live:
+            self._live.remove(one)
+            one.is_over, one.loader = True, None  # no circle that only the collector ends
+            on_idle = self._on_idle()
+            if on_idle is not None and not self._live:
+                on_idle()
+
+    @contextmanager
+    def begun(self, loader: object = None) -> Iterator[Pass]:
+        """A new innermost pass over `loader`."""
+        one = Pass(loader=loader)
+        self.begin(one)
         try:
             yield one
         finally:
-            self._live.remove(one)
-            if not self._live:
-                self._on_idle()
+            self.end(one)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.utils.data import IterableDataset, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
 from nb_accelerate.errors import SpecError
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchSamplerShard",
-    "IterableDatasetShard",
-    "Repeated",
+    "Begun",
     "SeedableRandomSampler",
     "SharedShuffle",
+    "SkipBatchSampler",
+    "WithoutFirst",
+    "require_divisible",
 ]
 
 
@@ -75,11 +77,29 @@ class BatchSamplerShard(Sampler[Any]):
 
     def _noted(self, counts: deque[tuple[int | None, int | None]]) -> Iterator[Any]:
         for batch, real in self._shares():
-            counts.append((len(batch) if isinstance(batch, Sized) else None, real))
+            is_sized = type(batch) is list or isinstance(batch, Sized)
+            counts.append((len(batch) if is_sized else None, real))
             yield batch
 
     def _shares(self) -> Iterator[tuple[Any, int | None]]:
         """This rank's batches, each with its number of real samples (None: all)."""
+        if type(self.batch_sampler) is BatchSampler and not self.split_batches:
+            return self._shares_of_indices(self.batch_sampler)
+        return self._shares_of_batches()
+
+    def _shares_of_indices(self, sampler: BatchSampler) -> Iterator[tuple[Any, int | None]]:
+        """The same as of its batches, without making those of the other ranks."""
+        source, size = iter(sampler.sampler), sampler.batch_size
+        start, length = size * self.process_index, size * self.num_processes
+        first: list[Any] = []
+        while indices := list(islice(source, length)):
+            first = first or [indices]
+            if len(indices) == length:
+                yield indices[start : start + size], None
+            elif not self.drop_last:
+                yield from self._last_round([indices], first)
+
+    def _shares_of_batches(self) -> Iterator[tuple[Any, int | None]]:
         source = iter(self.batch_sampler)
         per_round = 1 if self.split_batches else self.num_processes
         first: list[Any] = []
@@ -103,9 +123,10 @@ class BatchSamplerShard(Sampler[Any]):
         if self.batch_size is None:
             yield from self._last_round_of_whole_batches(batches, first)
             return
-        size = self.batch_size // (self.num_processes if self.split_batches else 1)
-        start = size * self.process_index
         indices = [index for batch in batches for index in batch]
+        size = self.batch_size // (self.num_processes if self.split_batches else 1)
+        size = max(size, -(-len(indices) // self.num_processes))  # of a sampler with larger batches
+        start = size * self.process_index
         own = indices[start : start + size]
         if not self.even_batches:
             yield from [(own, None)] if own else []
@@ -134,84 +155,81 @@ class BatchSamplerShard(Sampler[Any]):
         return 0 < tail <= size // self.num_processes * self.process_index
 
 
-class Repeated:
-    """A sample that only fills up a last batch: it has been given out before."""
-
-    __slots__ = ("sample",)
-
-    def __init__(self, sample: object) -> None:
-        self.sample = sample
-
-
-class IterableDatasetShard(IterableDataset[Any]):
-    """One rank's share of a stream: every rank walks it all and keeps its slice of each block.
-
-    A block is one batch for each rank (`split_batches`: one batch for all). The last block is
-    filled up from the first one, or dropped with `drop_last`.
+class SkipBatchSampler(Sampler[Any]):
+    """A batch sampler without its first batches.
 
     Args:
-        mark_repeated: give samples that fill up the last block as `Repeated`.
+        batch_sampler: whatever gives the indices of one batch at a time.
+        skip_batches: how many to leave out.
+        keep_first: how many of these to give nevertheless, at the very beginning.
     """
 
-    def __init__(  # noqa: PLR0913  # upstream's signature
-        self,
-        dataset: Iterable[Any],
-        batch_size: int = 1,
-        drop_last: bool = False,  # noqa: FBT001, FBT002  # upstream's order
-        num_processes: int = 1,
-        process_index: int = 0,
-        split_batches: bool = False,  # noqa: FBT001, FBT002
-        *,
-        even_batches: bool = True,
-        mark_repeated: bool = False,
+    def __init__(
+        self, batch_sampler: Iterable[Any], skip_batches: int = 0, *, keep_first: int = 0
     ) -> None:
-        if split_batches:
-            require_divisible(batch_size, num_processes)
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.num_processes = num_processes
-        self.process_index = process_index
-        self.split_batches = split_batches
-        self.even_batches = even_batches
-        self.mark_repeated = mark_repeated
+        self.batch_sampler = batch_sampler
+        self.skip_batches = skip_batches
+        self.keep_first = min(keep_first, skip_batches)
+
+    def __getattr__(self, name: str) -> Anything:
+        if name == "batch_sampler":  # not yet there: while it is being copied
+            raise AttributeError(name)
+        return getattr(self.batch_sampler, name)  # batch_size, drop_last, sampler
 
     @property
-    def per_rank(self) -> int:
-        """Samples of each block that fall to one rank."""
-        return self.batch_size // self.num_processes if self.split_batches else self.batch_size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset which epoch begins, when it wants to know."""
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
+    def total_length(self) -> int:
+        """Batches of the whole batch sampler."""
+        return len(cast("Sized", self.batch_sampler))
 
     def __len__(self) -> int:
-        block = self.per_rank * self.num_processes
-        whole, rest = divmod(len(cast("Sized", self.dataset)), block)
-        if self.drop_last or not rest:
-            return whole * self.per_rank
-        if self.even_batches:
-            return (whole + 1) * self.per_rank
-        own = rest - self.per_rank * self.process_index
-        return whole * self.per_rank + min(max(own, 0), self.per_rank)
+        return max(0, self.total_length - self.skip_batches) + min(
+            self.keep_first, self.total_length
+        )
 
     def __iter__(self) -> Iterator[Any]:
-        size = self.per_rank * self.num_processes
-        own = slice(self.per_rank * self.process_index, self.per_rank * (self.process_index + 1))
-        source = iter(self.dataset)
-        first: list[Any] = []
-        while block := list(islice(source, size)):
-            first = first or list(block)
-            if len(block) == size or not (self.even_batches or self.drop_last):
-                yield from block[own]
-            elif not self.drop_last:
-                yield from self._filled(block, first)[own]
+        source = iter(self.batch_sampler)
+        skipped = self.skip_batches - self.keep_first
+        return chain(islice(source, self.keep_first), islice(source, skipped, None))
 
-    def _filled(self, block: list[Any], first: list[Any]) -> list[Any]:
-        missing = self.per_rank * self.num_processes - len(block)
-        more = islice(cycle(first), missing)
-        return block + [Repeated(sample) if self.mark_repeated else sample for sample in more]
+
+class WithoutFirst(Sampler[Any]):
+    """A batch sampler without its first samples, wherever a batch of it would be cut by that.
+
+    A plain batch sampler makes batches of the rest anew; of any other, one batch may be shorter.
+    """
+
+    def __init__(self, batch_sampler: Anything, samples: int) -> None:
+        self.batch_sampler = batch_sampler
+        self.samples = samples
+
+    def __getattr__(self, name: str) -> Anything:
+        if name == "batch_sampler":
+            raise AttributeError(name)
+        return getattr(self.batch_sampler, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        if type(self.batch_sampler) is BatchSampler:
+            rest = copy.copy(self.batch_sampler)
+            rest.sampler = cast(
+                "Any", Begun(islice(self.batch_sampler.sampler, self.samples, None))
+            )
+            yield from rest
+            return
+        missing = self.samples
+        for batch in self.batch_sampler:
+            if missing < len(batch):
+                yield batch[missing:]
+            missing = max(0, missing - len(batch))
+
+
+class Begun:
+    """Indices that are being given out already, where a loader expects a sampler."""
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.indices
 
 
 class SharedShuffle(Sampler[Any]):
@@ -237,10 +255,23 @@ class SharedShuffle(Sampler[Any]):
     def __len__(self) -> int:
         return len(self.sampler)
 
+    def __getattr__(self, name: str) -> Anything:
+        if name == "sampler":  # not yet there: while it is being copied
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
     def __iter__(self) -> Iterator[Any]:
         seed = self._agree(int(torch.empty((), dtype=torch.int64).random_().item()))
-        self.sampler.generator = torch.Generator().manual_seed(seed)
-        yield from self.sampler
+        self.sampler.generator = generator = torch.Generator().manual_seed(seed)
+        if _is_plain_shuffle(self.sampler):  # what it would do, an index for an index
+            yield from torch.randperm(len(self.sampler), generator=generator).tolist()
+        else:
+            yield from self.sampler
+
+
+def _is_plain_shuffle(sampler: Anything) -> bool:
+    plain = type(sampler) is RandomSampler and not sampler.replacement
+    return plain and sampler.num_samples == len(sampler.data_source)
 
 
 class SeedableRandomSampler(RandomSampler):
@@ -271,5 +302,5 @@ def require_divisible(batch_size: int | None, num_processes: int) -> None:
     if batch_size % num_processes:
         raise SpecError(
             f"split_batches=True cuts each batch into {num_processes} equal slices, one for each "
-            f"process, but batch_size is {batch_size}. Choose a multiple of {num_processes}."
+            f"process, but batch_size is {batch_size}. Choose a round multiple of {num_processes}."
         )
