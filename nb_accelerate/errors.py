@@ -2,8 +2,13 @@
 
     NbAccelerateError
     ├── SpecError          a setting that cannot be (also a ValueError)
+    │   ├── DistributedOperationException   data of the ranks that does not fit together
+    │   └── TorchdataMissing   no StatefulDataLoader for who asks for one (also an ImportError)
     ├── PlanError          a request that this machine cannot fulfil
     ├── PayloadError       something captured or returned that cannot travel (also a TypeError)
+    ├── CheckpointError    a checkpoint that cannot be written or read (also a RuntimeError)
+    │   └── UnsafeCheckpoint   one that would run code when it is read (also an UnpicklingError)
+    ├── NotInThisVersion   a part of Accelerate that is not here (also a NotImplementedError)
     └── LaunchError        a run that ended badly; `.run` holds what there is of it
         ├── StartError     workers could not be started
         ├── WorkerDied     a rank ended without an answer: a signal or an exit code
@@ -17,21 +22,27 @@ An exception that a rank raised and that can be rebuilt is raised as itself, not
 
 from __future__ import annotations
 
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "CheckpointError",
+    "DistributedOperationException",
     "LaunchError",
     "LeftEarly",
     "NbAccelerateError",
+    "NotInThisVersion",
     "PayloadError",
     "PlanError",
     "RunTimeout",
     "SpecError",
     "StartError",
+    "TorchdataMissing",
     "Unreturnable",
+    "UnsafeCheckpoint",
     "WorkerDied",
     "WorkerRaised",
 ]
@@ -45,12 +56,32 @@ class SpecError(NbAccelerateError, ValueError):
     """A setting that cannot be, whatever the machine."""
 
 
+class DistributedOperationException(SpecError):
+    """What the ranks bring to a collective does not fit together. The name is Accelerate's."""
+
+
+class TorchdataMissing(SpecError, ImportError):
+    """A StatefulDataLoader was asked for, and there is no torchdata that has it."""
+
+
 class PlanError(NbAccelerateError):
     """A request that this machine cannot fulfil, with the values and the cure."""
 
 
 class PayloadError(NbAccelerateError, TypeError):
     """Something that cannot travel between the kernel and a worker, named with its type."""
+
+
+class CheckpointError(NbAccelerateError, RuntimeError):
+    """A checkpoint that cannot be written, or that does not hold what training needs."""
+
+
+class UnsafeCheckpoint(CheckpointError, UnpicklingError):
+    """A file that holds objects of classes: to load it would be to run what it says."""
+
+
+class NotInThisVersion(NbAccelerateError, NotImplementedError):
+    """A part of Accelerate's that can be imported from `nb_accelerate.compat`, and no more."""
 
 
 class LaunchError(NbAccelerateError):

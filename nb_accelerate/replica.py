@@ -1,6 +1,7 @@
 """Replica: a worker's place in a run, and the one ambient look-up of it.
 
-A process that no launch made is a replica too, alone in its world: `SOLO`.
+A process that no launch made is a replica too, alone in its world: `SOLO`; unless another launcher
+made it one of several, and it has settled as that.
 """
 
 from __future__ import annotations
@@ -8,12 +9,21 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["SOLO", "Replica", "Reporter", "Silent", "acting_as", "current_replica"]
+__all__ = [
+    "SOLO",
+    "Replica",
+    "Reporter",
+    "Silent",
+    "acting_as",
+    "current_replica",
+    "ground_replica",
+    "settle",
+]
 
 
 class Reporter(Protocol):
@@ -59,6 +69,8 @@ class Replica:
     """What the launch asked for; an Accelerator that is told otherwise obeys that."""
     gradient_accumulation_steps: int = 1
     reporter: Reporter = field(default_factory=Silent)
+    shared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What this replica's code shares without handing it over: see `training.states`."""
 
 
 SOLO = Replica()
@@ -70,6 +82,16 @@ _of_process: list[Replica] = [SOLO]
 def current_replica() -> Replica:
     """The replica that the calling code belongs to; `SOLO` outside of any launch."""
     return _current.get() or _of_process[-1]
+
+
+def ground_replica() -> Replica:
+    """What this process is outside of all launches: `SOLO`, or what it has settled as."""
+    return _of_process[0]
+
+
+def settle(replica: Replica) -> None:
+    """Be `replica` from now on: for a process that another launcher started."""
+    _of_process[0] = replica
 
 
 @contextmanager

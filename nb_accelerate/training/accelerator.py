@@ -10,37 +10,43 @@ from torch import nn
 from nb_accelerate.replica import current_replica
 
 from . import models
-from .binding import Binding, bind
-from .clipping import clip_norm, clip_value
+from .binding import Binding, bind, replica_for
+from .checkpoint import asked_project
+from .compiling import asked_compilation
+from .data_loaders import skip_first_batches
+from .keeping import Keeping
 from .preparation import Preparation
-from .progress import Tracked
+from .rng import asked_rng_types
 from .settings import (
     Settings,
+    asked_accumulation,
+    asked_handlers,
     asked_loaders,
     asked_precision,
     refuse_unsupported,
-    require_generator_only,
 )
-from .together import Together
+from .states import followers, is_initialized
+from .stepping import Stepping
+from .telling import Telling
+from .trackers import filter_trackers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    import os
+    from collections.abc import Callable, Sequence
 
-    import torch
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader
 
     from nb_accelerate.replica import Replica
 
-    from .collectives import Collectives
-    from .engine import DistributedType
+    from .checkpoint import ProjectConfiguration
     from .loaders import DataLoaderConfiguration, PreparedLoader
     from .nested import Anything
     from .optimizer import AcceleratedOptimizer
-    from .passes import Passes
+    from .plugins import GradientAccumulationPlugin
     from .scheduler import AcceleratedScheduler
+    from .trackers import Wanted
 
 __all__ = ["Accelerator"]
 
@@ -50,7 +56,7 @@ Ts = TypeVarTuple("Ts")
 M = TypeVar("M", bound=nn.Module)
 
 
-class Accelerator(Together):
+class Accelerator(Stepping, Telling, Keeping):
     """Runs one training function on whatever it was launched on.
 
     It stands on the replica that is current when it is made. Only its settings travel: in another
@@ -86,12 +92,12 @@ class Accelerator(Together):
         torch_tp_plugin: object = None,
         megatron_lm_plugin: object = None,
         rng_types: Sequence[object] | None = None,
-        log_with: object = None,
-        project_dir: object = None,
-        project_config: object = None,
-        gradient_accumulation_plugin: object = None,
+        log_with: Wanted | Sequence[Wanted] | None = None,
+        project_dir: str | os.PathLike[str] | None = None,
+        project_config: ProjectConfiguration | None = None,
+        gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
         step_scheduler_with_optimizer: bool = True,  # noqa: FBT001, FBT002
-        kwargs_handlers: object = None,
+        kwargs_handlers: Sequence[object] | None = None,
         dynamo_backend: object = None,
         dynamo_plugin: object = None,
         deepspeed_plugins: object = None,
@@ -99,49 +105,66 @@ class Accelerator(Together):
         *,
         scheduler_steps_per_update: int | None = None,
         fp16: bool | None = None,
-        logging_dir: object = None,
+        logging_dir: str | os.PathLike[str] | None = None,
         replica: Replica | None = None,
     ) -> None:
         refuse_unsupported(
             deepspeed_plugin=deepspeed_plugin, fsdp_plugin=fsdp_plugin,
             torch_tp_plugin=torch_tp_plugin, megatron_lm_plugin=megatron_lm_plugin,
-            log_with=log_with, project_dir=project_dir, project_config=project_config,
-            gradient_accumulation_plugin=gradient_accumulation_plugin,
-            kwargs_handlers=kwargs_handlers or None, dynamo_backend=dynamo_backend,
-            dynamo_plugin=dynamo_plugin, deepspeed_plugins=deepspeed_plugins,
-            parallelism_config=parallelism_config, logging_dir=logging_dir,
+            deepspeed_plugins=deepspeed_plugins,
+            parallelism_config=parallelism_config,
         )  # fmt: skip
-        require_generator_only(rng_types)
+        project = asked_project(project_config, project_dir, logging_dir)
         settings = Settings(
             device_placement=device_placement,
             mixed_precision=asked_precision(mixed_precision, fp16),
-            gradient_accumulation_steps=gradient_accumulation_steps,
+            accumulation=asked_accumulation(
+                gradient_accumulation_steps, gradient_accumulation_plugin
+            ),
+            handlers=asked_handlers(kwargs_handlers),
+            compilation=asked_compilation(dynamo_backend, dynamo_plugin),
             cpu=cpu,
             loaders=asked_loaders(dataloader_config, split_batches=split_batches),
+            rng_types=asked_rng_types(rng_types),
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             scheduler_steps_per_update=scheduler_steps_per_update,
+            project=project,
+            log_with=filter_trackers(log_with, project.logging_dir),
         )
         self._settings = settings
-        self._bound: Binding | None = bind(settings, replica or current_replica())
+        self._bound: Binding | None = bind(settings, replica or replica_for(settings))
+        self._resting: Binding | None = None  # where it stood when the states were reset
+        followers().add(self)
 
     @property
     def _here(self) -> Binding:
-        """What this Accelerator is in this process: bound anew where it has come to another one."""
-        if self._bound is None or not self._bound.is_of_this_process:
-            self._bound = bind(self._settings, current_replica())
+        bound = self._bound
+        return bound if bound is not None else self._stand()
+
+    def _stand(self) -> Binding:
+        """Bind anew in another process; stand again where the states were reset and made anew."""
+        if self._resting is None:
+            self._bound = bind(self._settings, replica_for(self._settings))
+            return self._bound
+        if not is_initialized():
+            raise AttributeError(
+                "`AcceleratorState` object has no attribute that this Accelerator could stand on. "
+                "This happens if `AcceleratorState._reset_state()` was called after it was made. "
+                "Make a new Accelerator."
+            )
+        self._bound, self._resting = self._resting, None
         return self._bound
 
     @property
-    def _replica(self) -> Replica:
-        return self._here.replica
+    def _was_reset(self) -> bool:
+        return self._resting is not None
 
-    @property
-    def _collectives(self) -> Collectives:
-        return self._here.collectives
+    def _forked(self) -> None:
+        self._bound = self._resting = None
 
-    @property
-    def _passes(self) -> Passes:
-        return self._here.accumulation.passes
+    def _reset(self) -> None:
+        if self._bound is not None and self._bound.replica.shared is current_replica().shared:
+            self._resting, self._bound = self._bound, None
 
     @property
     def _preparation(self) -> Preparation:
@@ -156,75 +179,6 @@ class Accelerator(Together):
     def __repr__(self) -> str:
         place = f"rank {self.process_index} of {self.num_processes} on {str(self.device)!r}"
         return f"<Accelerator: {place}, mixed_precision={self.mixed_precision!r}>"
-
-    # ------------------------------------------------------------ what it is
-    @property
-    def device(self) -> torch.device:
-        """Where this replica computes."""
-        return self._here.engine.device
-
-    @property
-    def distributed_type(self) -> DistributedType:
-        """Accelerate's name for how the processes compute together."""
-        return self._here.engine.distributed_type
-
-    @property
-    def mixed_precision(self) -> str:
-        """What is really computed in: "no", "fp16" or "bf16"."""
-        return self._here.precision.name
-
-    @property
-    def scaler(self) -> torch.amp.GradScaler | None:
-        """What scales losses in fp16; None in other precisions."""
-        return self._here.scaler
-
-    @property
-    def device_placement(self) -> bool:
-        """Whether `prepare` moves things to the device."""
-        return self._settings.device_placement
-
-    @property
-    def dataloader_config(self) -> DataLoaderConfiguration:
-        """How `prepare` shares out loaders."""
-        return self._settings.loaders
-
-    @property
-    def split_batches(self) -> bool:
-        """Whether a loader's batch_size is that of all processes together."""
-        return self._settings.loaders.split_batches
-
-    @property
-    def even_batches(self) -> bool:
-        """Whether last batches are filled up."""
-        return self._settings.loaders.even_batches
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Whether the current micro-batch ends its window, so that the optimizer acts."""
-        return self._here.accumulation.sync_gradients
-
-    @sync_gradients.setter
-    def sync_gradients(self, sync: bool) -> None:
-        self._here.accumulation.sync_gradients = sync
-
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches in a full window."""
-        return self._here.accumulation.num_steps
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, steps: int) -> None:
-        self._here.accumulation.num_steps = steps
-
-    @property
-    def optimizer_step_was_skipped(self) -> bool:
-        """Whether the newest step of any optimizer met gradients that overflow fp16."""
-        return any(optimizer.step_was_skipped for optimizer in self._here.prepared.optimizers)
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the user has asked this run to end at the next point that suits."""
-        return self._replica.reporter.should_stop()
 
     # ------------------------------------------------------------ prepare
     @overload
@@ -265,9 +219,16 @@ class Accelerator(Together):
         self,
         data_loader: DataLoader[T],
         device_placement: bool | None = None,  # noqa: FBT001
+        slice_fn_for_dispatch: Callable[..., Any] | None = None,
     ) -> PreparedLoader[T]:
         """This rank's share of the loader, its batches on the device."""
-        return self._preparation.loader(data_loader, place=device_placement)
+        return self._preparation.loader(
+            data_loader, place=device_placement, slice_fn=slice_fn_for_dispatch
+        )
+
+    def skip_first_batches(self, dataloader: DataLoader[T], num_batches: int = 0) -> DataLoader[T]:
+        """The same loader, whose passes leave out their first batches: this rank's, if prepared."""
+        return skip_first_batches(dataloader, num_batches)
 
     def prepare_optimizer(
         self,
@@ -280,78 +241,6 @@ class Accelerator(Together):
     def prepare_scheduler(self, scheduler: LRScheduler) -> AcceleratedScheduler:
         """The schedule, moving only when its optimizer updates the weights."""
         return self._preparation.scheduler(scheduler)
-
-    # ------------------------------------------------------------ a training step
-    def backward(self, loss: torch.Tensor, **kwargs: Anything) -> None:
-        """Add the gradients of this micro-batch's share of its window."""
-        here = self._here
-        if here.replica.world_size > 1 and not here.prepared.models:
-            here.warn_once(_NOTHING_AVERAGED, stacklevel=2)
-        scaled = here.accumulation.scaled(loss)
-        if here.scaler is not None:
-            scaled = here.scaler.scale(scaled)
-        scaled.backward(**kwargs)  # type: ignore[no-untyped-call]  # torch's is untyped
-
-    def accumulate(self, *accumulated: nn.Module) -> AbstractContextManager[None]:
-        """One micro-batch: the optimizer acts at the end of its window, or of the loader.
-
-        Windows are counted for each set of models that is passed, so that two blocks in one
-        iteration, one for each model, do not count twice.
-        """
-        return self._here.accumulation.window(accumulated, self._here.engine.no_sync)
-
-    def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Within it, `backward` leaves the model's gradients local to the rank."""
-        return self._here.engine.no_sync(model)
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Within it, operations run in mixed precision, as they do in prepared models."""
-        self._here.engine.require_precision(self.mixed_precision)
-        return self._here.precision.autocast()
-
-    def clip_grad_norm_(
-        self,
-        parameters: torch.Tensor | Iterable[torch.Tensor],
-        max_norm: float,
-        norm_type: float = 2,
-    ) -> torch.Tensor:
-        """Scale gradients down to a common norm and return the norm that they had.
-
-        Gradients that are still being accumulated are left alone: each rank has others then.
-        """
-        return clip_norm(
-            parameters, (max_norm, norm_type), self._here.prepared, self.sync_gradients
-        )
-
-    def clip_grad_value_(
-        self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value_: float
-    ) -> None:
-        """Clamp each gradient's elements, unless they are still being accumulated."""
-        clip_value(parameters, clip_value_, self._here.prepared, self.sync_gradients)
-
-    def unscale_gradients(self, optimizer: AcceleratedOptimizer | None = None) -> None:
-        """Bring fp16's scaled gradients to their true size, before anyone reads them."""
-        for one in self._here.prepared.optimizers if optimizer is None else [optimizer]:
-            one.unscale()
-
-    # ------------------------------------------------------------ telling
-    def log(
-        self,
-        values: Mapping[str, object],
-        step: int | None = None,
-        log_kwargs: Mapping[str, Any] | None = None,  # noqa: ARG002  # for trackers: none here yet
-    ) -> None:
-        """Tell this rank's values to whoever watches the run: numbers or one-element tensors.
-
-        Cheap, no collective, from every rank or from some: what is shown is the mean and the band.
-        """
-        self._replica.reporter.metrics(values, step)
-
-    def track(
-        self, iterable: Iterable[T], description: str = "", total: int | None = None
-    ) -> Tracked[T]:
-        """The iterable, telling how far it is: all ranks' loops become one progress bar."""
-        return Tracked(iterable, description, self._replica.reporter, total)
 
     # ------------------------------------------------------------ leaving
     def unwrap_model(
@@ -380,15 +269,10 @@ class Accelerator(Together):
     clear = free_memory
 
 
-_NOTHING_AVERAGED = (
-    "backward was called, but this Accelerator has prepared no model, so each rank trains alone: "
-    "gradients are not averaged. Call accelerator.prepare(model) within the training function, "
-    "also for a model that was prepared in the kernel."
-)
-
-
 def _unbound(settings: Settings) -> Accelerator:
     """An Accelerator of these settings, bound when it is first used."""
     accelerator = Accelerator.__new__(Accelerator)
-    accelerator._settings, accelerator._bound = settings, None  # noqa: SLF001  # its other constructor
+    accelerator._settings = settings  # noqa: SLF001  # its other constructor
+    accelerator._bound = accelerator._resting = None  # noqa: SLF001
+    followers().add(accelerator)
     return accelerator

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from .accumulation import Accumulation
+from .checkpoint.keepsakes import Keepsakes
 from .collectives import Collectives
-from .engine import engine_for
+from .gradient_state import share_accumulation
+from .joining import replica_here
 from .precision import Precision, parse_precision
 from .prepared import Prepared
+from .states import share, stance_of
+from .trackers import Tracking
 
 if TYPE_CHECKING:
     import torch
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
     from nb_accelerate.replica import Replica
 
     from .engine import Engine
+    from .plugins import GradientAccumulationPlugin
     from .settings import Settings
+    from .states import Stance
 
-__all__ = ["Binding", "bind"]
+__all__ = ["Binding", "bind", "replica_for"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -30,6 +35,8 @@ class Binding:
 
     Attributes:
         scaler: keeps fp16 gradients from vanishing; None in other precisions.
+        home: what the Accelerator's `state` shows: its stance, and what the user has set there.
+        triggered: whether this rank has pulled the trigger.
         said: what the user has been told, so that it is told once.
     """
 
@@ -41,13 +48,12 @@ class Binding:
     prepared: Prepared
     accumulation: Accumulation
     collectives: Collectives
-    pid: int = field(default_factory=os.getpid)
+    stance: Stance
+    home: dict[str, Any]
+    tracking: Tracking
+    keepsakes: Keepsakes = field(default_factory=Keepsakes)
+    triggered: bool = False
     said: set[str] = field(default_factory=set)
-
-    @property
-    def is_of_this_process(self) -> bool:
-        """False in a process that was forked since."""
-        return self.pid == os.getpid()
 
     def warn_once(self, text: str, *, stacklevel: int) -> None:
         """Warn, unless it has been said."""
@@ -62,25 +68,45 @@ class Binding:
         self.said.add(text)
 
 
+def replica_for(settings: Settings) -> Replica:
+    """The current replica, joined to its group as the settings want it."""
+    asked = settings.handlers.process_group
+    group = asked.to_kwargs() if asked is not None else {}
+    return replica_here(cpu=settings.cpu, group=group)
+
+
 def bind(settings: Settings, replica: Replica) -> Binding:
-    """Settings on a replica.
+    """Settings on a replica, whose states show it from now on.
 
     Raises:
         SpecError: the replica's device cannot do what was asked for, or its group is missing.
     """
-    engine = engine_for(replica, cpu=settings.cpu)
+    stance = stance_of(replica, cpu=settings.cpu)
+    engine, handlers = stance.engine, settings.handlers
     name = settings.mixed_precision or parse_precision(replica.mixed_precision)
     if name == "fp16":  # the others are asked of the device later, not to initialise it here
         engine.require_precision(name)
-    prepared = Prepared()
-    steps = settings.gradient_accumulation_steps or replica.gradient_accumulation_steps
-    return Binding(
+    stance.mixed_precision, stance.settings = name, settings
+    scaling = handlers.scaler.to_kwargs() if handlers.scaler is not None else {}
+    prepared, collectives = Prepared(), Collectives(engine)
+    bound = Binding(
         settings=settings,
         replica=replica,
         engine=engine,
-        precision=Precision(name, engine.device.type),
-        scaler=engine.grad_scaler() if name == "fp16" else None,
+        precision=Precision(name, engine.device.type, handlers.autocast),
+        scaler=engine.grad_scaler(scaling) if name == "fp16" else None,
         prepared=prepared,
-        accumulation=Accumulation(steps, prepared),
-        collectives=Collectives(engine),
+        accumulation=Accumulation(_rule(settings, replica), prepared, collectives.total),
+        collectives=collectives,
+        stance=stance,
+        home={"_stance": stance},
+        tracking=Tracking(settings.log_with, settings.project.logging_dir, replica.rank),
     )
+    share(stance)
+    share_accumulation(replica, bound.accumulation)
+    return bound
+
+
+def _rule(settings: Settings, replica: Replica) -> GradientAccumulationPlugin:
+    asked = settings.accumulation
+    return replace(asked, num_steps=asked.num_steps or replica.gradient_accumulation_steps)

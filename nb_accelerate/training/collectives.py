@@ -7,14 +7,14 @@ the page travel with it, so that small data costs one exchange, however many ten
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from nb_accelerate.errors import SpecError
+from nb_accelerate.errors import DistributedOperationException, SpecError
 
 from .nested import Anything, Nested, flatten
+from .pages import Description, Exchange, fits, opened, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,39 +25,6 @@ __all__ = ["Collectives", "Reduction"]
 
 Reduction: TypeAlias = Literal["sum", "mean", "max", "none"]
 
-_PAGE_BYTES = 4096
-_HEADER_INTS = 64
-_HEADER_BYTES = _HEADER_INTS * 8
-_ALIGNMENT = 16  # the widest element, complex128
-
-_CALLS = ("gather", "gather_for_metrics", "reduce", "broadcast", "pad_across_processes")
-_DTYPES = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
-_DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a rank brings to a collective."""
-
-    call: str
-    tensors: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
-
-    def __str__(self) -> str:
-        shapes = (f"{str(d).removeprefix('torch.')} {list(shape)}" for d, shape in self.tensors)
-        return ", ".join(shapes) or "no tensors"
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """What all ranks bring, by rank; and their tensors, when they came along."""
-
-    descriptions: list[Description]
-    tensors: list[list[torch.Tensor]] | None
-
-    def shapes(self, number: int) -> list[tuple[int, ...]]:
-        """The shape of one tensor on each rank."""
-        return [description.tensors[number][1] for description in self.descriptions]
-
 
 class Collectives:
     """What the ranks of one engine do together. Solo, data comes back as it was given."""
@@ -65,6 +32,11 @@ class Collectives:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.rank, self.world_size = engine.rank, engine.world_size
+
+    @property
+    def engine(self) -> Engine:
+        """Whose ranks these are."""
+        return self._engine
 
     def gather(self, data: Nested) -> Nested:
         """Concatenate each tensor over the ranks: (n, *rest) -> (world_size * n, *rest).
@@ -79,19 +51,20 @@ class Collectives:
         rows = [tensor.detach().reshape(tensor.shape or (1,)) for tensor in tensors]
         exchange = self._exchange("gather", rows)
         _require_equal(exchange, _GATHER_CURE)
-        return rebuild(
-            [torch.cat(list(r)) for r in zip(*self._everyone(rows, exchange), strict=True)]
-        )
+        if exchange.pages is not None:
+            return rebuild(exchange.joined())
+        return rebuild([torch.cat(self._engine.all_gather(row)) for row in rows])
 
     def gather_rows(self, data: Nested) -> Nested:
         """As `gather`, but the ranks may bring different numbers of rows. For metrics."""
         tensors, rebuild = _tensors_of("gather_for_metrics", data)
         rows = [tensor.detach().reshape(tensor.shape or (1,)) for tensor in tensors]
         exchange = self._exchange("gather_for_metrics", rows)
-        _require_equal(exchange, "Only the first axis may differ.", but_first_axis=True)
-        if exchange.tensors is None:
-            rows = [_grown(row, exchange.shapes(n), 0) for n, row in enumerate(rows)]
-        everyone = self._everyone(rows, exchange)
+        _require_equal(exchange, "Only the first axis may differ.", compare=_without_rows)
+        if exchange.pages is not None:
+            return rebuild(exchange.joined())
+        rows = [_grown(row, exchange.shapes(n), 0) for n, row in enumerate(rows)]
+        everyone = zip(*(self._engine.all_gather(row) for row in rows), strict=True)
         parts = [[t[: exchange.shapes(n)[r][0]] for n, t in enumerate(ts)]
                  for r, ts in enumerate(everyone)]  # fmt: skip
         return rebuild([torch.cat(list(pieces)) for pieces in zip(*parts, strict=True)])
@@ -124,11 +97,12 @@ class Collectives:
         if self.world_size > 1:
             exchange = self._exchange("broadcast", tensors)
             _require_equal(exchange, "All ranks must hold a tensor to receive into.")
+            sent = exchange.tensors
             for number, tensor in enumerate(tensors):
-                if exchange.tensors is None:
+                if sent is None:
                     self._engine.broadcast(tensor, from_process)
                 else:
-                    tensor.detach().copy_(exchange.tensors[from_process][number])
+                    tensor.detach().copy_(sent[from_process][number])
         return data
 
     def broadcast_objects(self, values: list[Any], from_process: int = 0) -> list[Any]:
@@ -144,17 +118,35 @@ class Collectives:
             return number
         return int(self.broadcast(torch.tensor([number], dtype=torch.int64)).item())
 
+    def total(self, number: float) -> tuple[float, int]:
+        """The sum of the ranks' numbers, and how many ranks there are."""
+        if self.world_size == 1:
+            return number, 1
+        mine = torch.tensor([number], dtype=torch.float64)
+        return float(self.reduce(mine, "sum").item()), self.world_size
+
+    def any(self, yes: bool) -> bool:  # noqa: FBT001
+        """Whether any rank says yes, on every rank."""
+        return self.total(float(yes))[0] > 0
+
     def pad(
         self, data: Nested, dim: int = 0, *, pad_index: float = 0, pad_first: bool = False
     ) -> Nested:
         """Bring each tensor to the largest size that any rank has along `dim`.
 
         Tensors without such an axis stay as they are.
+
+        Raises:
+            DistributedOperationException: the ranks' tensors differ in type or number of axes.
+            TypeError: `data` holds something that is no tensor.
         """
         tensors, rebuild = _tensors_of("pad_across_processes", data)
         if self.world_size == 1:
             return data
         exchange = self._exchange("pad_across_processes", [t.detach() for t in tensors], bare=True)
+        _require_equal(
+            exchange, "Sizes may differ, types and axes may not.", compare=_without_sizes
+        )
         return rebuild([
             _grown(t, exchange.shapes(n), dim, fill=pad_index, at_front=pad_first)
             for n, t in enumerate(tensors)
@@ -180,20 +172,13 @@ class Collectives:
     def _totals(
         self, tensors: list[torch.Tensor], exchange: Exchange, op: Literal["sum", "max"]
     ) -> list[torch.Tensor]:
-        if exchange.tensors is None:
+        brought = exchange.tensors
+        if brought is None:
             reduced = (self._engine.all_reduce(tensor, op) for tensor in tensors)
         else:
-            stacks = (torch.stack(list(ts)) for ts in zip(*exchange.tensors, strict=True))
+            stacks = (torch.stack(list(ts)) for ts in zip(*brought, strict=True))
             reduced = (s.sum(0) if op == "sum" else s.amax(0) for s in stacks)
         return [total.to(t.dtype) for total, t in zip(reduced, tensors, strict=True)]
-
-    def _everyone(
-        self, tensors: list[torch.Tensor], exchange: Exchange
-    ) -> Sequence[Sequence[torch.Tensor]]:
-        """The tensors of every rank, by rank."""
-        if exchange.tensors is not None:
-            return exchange.tensors
-        return list(zip(*(self._engine.all_gather(tensor) for tensor in tensors), strict=True))
 
     def _exchange(
         self, call: str, tensors: Sequence[torch.Tensor], *, bare: bool = False
@@ -203,87 +188,37 @@ class Collectives:
         `bare` keeps the tensors themselves at home.
         """
         description = Description(call, tuple((t.dtype, tuple(t.shape)) for t in tensors))
-        inline = not bare and _fits(tensors)
-        page = _page(description, tensors if inline else ())
-        pages = torch.stack(self._engine.all_gather(page.to(self._engine.header_device))).cpu()
-        headers = pages[:, :_HEADER_BYTES].contiguous().view(torch.int64).tolist()
-        if any(header[0] == _TOO_LONG for header in headers):
-            return Exchange(self._engine.all_gather_object(description), None)
-        descriptions = [_decoded(header) for header in headers]
-        all_inline = all(header[1] for header in headers)
-        if not all_inline or any(d.call != call for d in descriptions):
-            return Exchange(descriptions, None)
-        return Exchange(
-            descriptions, [_unpacked(p, d) for p, d in zip(pages, descriptions, strict=True)]
-        )
+        inline = not bare and fits(tensors)
+        page = page_of(description, tensors if inline else ())
+        pages = self._engine.all_gather(page.to(self._engine.header_device))
+        exchange = opened([page.cpu() for page in pages], description)
+        if exchange is None:
+            return Exchange(self._engine.all_gather_object(description))
+        return exchange
 
 
-# ---------------------------------------------------------------- pages
-_TOO_LONG = -1
 _GATHER_CURE = (
     "Use gather_for_metrics for a short last batch, or pad_across_processes before gather."
 )
 
 
-def _page(description: Description, inline: Sequence[torch.Tensor]) -> torch.Tensor:
-    ints = [_CALLS.index(description.call), int(bool(inline)), len(description.tensors)]
-    for dtype, shape in description.tensors:
-        ints += [_DTYPE_NUMBERS[dtype], len(shape), *shape]
-    if len(ints) > _HEADER_INTS:
-        ints = [_TOO_LONG]
-    page = torch.zeros(_PAGE_BYTES, dtype=torch.uint8)
-    page[:_HEADER_BYTES].view(torch.int64)[: len(ints)] = torch.tensor(ints)
-    start = _HEADER_BYTES
-    for tensor in inline:
-        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        page[start : start + len(raw)] = raw
-        start += _aligned(len(raw))
-    return page
-
-
-def _decoded(header: list[int]) -> Description:
-    call, _, count, *rest = header
-    ints = iter(rest)
-    tensors = []
-    for _ in range(count):
-        dtype, ndim = _DTYPES[next(ints)], next(ints)
-        tensors.append((dtype, tuple(next(ints) for _ in range(ndim))))
-    return Description(_CALLS[call], tuple(tensors))
-
-
-def _unpacked(page: torch.Tensor, description: Description) -> list[torch.Tensor]:
-    tensors, start = [], _HEADER_BYTES
-    for dtype, shape in description.tensors:
-        size = torch.Size(shape).numel() * dtype.itemsize
-        tensors.append(page[start : start + size].view(dtype).view(shape))
-        start += _aligned(size)
-    return tensors
-
-
-def _fits(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the tensors can travel on the page: all on the CPU, and small."""
-    if not all(t.device.type == "cpu" for t in tensors):
-        return False
-    size = sum(_aligned(t.numel() * t.dtype.itemsize) for t in tensors)
-    return len(tensors) > 0 and size <= _PAGE_BYTES - _HEADER_BYTES
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
 # ---------------------------------------------------------------- checks and small parts
-def _require_equal(exchange: Exchange, cure: str, *, but_first_axis: bool = False) -> None:
+def _require_equal(
+    exchange: Exchange, cure: str, *, compare: Callable[[Description], object] | None = None
+) -> None:
     """Raise, on every rank alike, unless all ranks bring the same to the same call."""
-    descriptions = exchange.descriptions
-    compare: Callable[[Description], object] = _without_rows if but_first_axis else _as_it_is
+    if exchange.are_equal:
+        return
+    descriptions, compare = exchange.descriptions, compare or _as_it_is
     if all(compare(d) == compare(descriptions[0]) for d in descriptions):
         return
     if len({d.call for d in descriptions}) > 1:
         where = ", ".join(f"rank {r} is in {d.call}" for r, d in enumerate(descriptions))
-        raise SpecError(f"The ranks have met in different collectives: {where}.")
+        raise DistributedOperationException(
+            f"The ranks have met in different collectives: {where}."
+        )
     brought = "; ".join(f"rank {r} brings {d}" for r, d in enumerate(descriptions))
-    raise SpecError(
+    raise DistributedOperationException(
         f"{descriptions[0].call} needs the same shapes on all ranks, but {brought}. {cure}"
     )
 
@@ -294,6 +229,10 @@ def _as_it_is(description: Description) -> object:
 
 def _without_rows(description: Description) -> object:
     return description.call, [(dtype, shape[1:]) for dtype, shape in description.tensors]
+
+
+def _without_sizes(description: Description) -> object:
+    return description.call, [(dtype, len(shape)) for dtype, shape in description.tensors]
 
 
 def _tensors_of(

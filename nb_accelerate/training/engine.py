@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nb_accelerate.replica import Replica
 
+    from .communication import DistributedDataParallelKwargs
     from .nested import Anything
 
 __all__ = ["DistributedType", "Engine", "ReduceOp", "engine_for"]
@@ -34,6 +35,16 @@ class DistributedType(str, Enum):  # noqa: UP042  # str() must give "Distributed
     MULTI_GPU = "MULTI_GPU"
     MULTI_XPU = "MULTI_XPU"
     XLA = "XLA"
+    # No engine is one of these, but code compares with them.
+    FSDP = "FSDP"
+    DEEPSPEED = "DEEPSPEED"
+    MEGATRON_LM = "MEGATRON_LM"
+    MULTI_HPU = "MULTI_HPU"
+    MULTI_MLU = "MULTI_MLU"
+    MULTI_MUSA = "MULTI_MUSA"
+    MULTI_NEURON = "MULTI_NEURON"
+    MULTI_NPU = "MULTI_NPU"
+    MULTI_SDAA = "MULTI_SDAA"
 
 
 class Engine(Protocol):
@@ -62,14 +73,22 @@ class Engine(Protocol):
     def require_precision(self, name: str) -> None:
         """Raise `SpecError` when the device cannot train in it. May touch the device."""
 
-    def grad_scaler(self) -> torch.amp.GradScaler:
-        """A new scaler for fp16 on this device."""
+    def grad_scaler(self, options: Mapping[str, Any]) -> torch.amp.GradScaler:
+        """A new scaler for fp16 on this device; `options` by torch's names."""
 
-    def adopt_model(self, model: nn.Module) -> nn.Module:
+    def adopt_model(
+        self, model: nn.Module, asked: DistributedDataParallelKwargs | None = None
+    ) -> nn.Module:
         """The model with its gradients averaged over the ranks, and equal weights to start from."""
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Within it, `backward` leaves the gradients of an adopted model local to the rank."""
+
+    def sync_next_backward(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Within it, `backward` averages all gradients, also of forwards made under `no_sync`."""
+
+    def joined(self, models: Sequence[nn.Module], *, enable: bool) -> AbstractContextManager[None]:
+        """Within it, a rank that is through with its batches answers for those that are not."""
 
     def step(self, optimizer: Optimizer, closure: Callable[[], float] | None) -> Anything:
         """One update of the weights."""

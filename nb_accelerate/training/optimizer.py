@@ -33,6 +33,8 @@ class AcceleratedOptimizer(Optimizer):
         unscaled: the gradients have been unscaled since the newest step.
     """
 
+    _is_accelerate_prepared = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -86,6 +88,14 @@ class AcceleratedOptimizer(Optimizer):
     def defaults(self, defaults: dict[str, Any]) -> None:
         self.optimizer.defaults = defaults
 
+    @property
+    def _is_overflow(self) -> bool:
+        return self.step_was_skipped  # Accelerate's name for it
+
+    @_is_overflow.setter
+    def _is_overflow(self, skipped: bool) -> None:
+        self.step_was_skipped = skipped
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train more parameters, as the optimizer has it."""
         self.optimizer.add_param_group(param_group)
@@ -98,10 +108,20 @@ class AcceleratedOptimizer(Optimizer):
         """As the optimizer has it."""
         self.optimizer.load_state_dict(state_dict)
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's
+    def train(self) -> None:
+        """For optimizers that have modes, such as schedule-free ones."""
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+
+    def eval(self) -> None:
+        """As `train`."""
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:  # noqa: FBT001  # upstream's
         """Drop the gradients, unless they are still being accumulated."""
         if self._accumulation.sync_gradients:
-            self.optimizer.zero_grad(set_to_none)
+            self.optimizer.zero_grad(set_to_none is not False)
             self._accumulation.gradients_dropped()
 
     def step(self, closure: Callable[[], float] | None = None) -> Anything:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from .plugins import AutocastKwargs
+
 __all__ = [
     "MixedForward",
     "Precision",
@@ -45,23 +47,35 @@ def parse_precision(asked: object) -> str:
     return name
 
 
+_AS_IT_IS = nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """In what number format a device type runs the forward pass."""
 
     name: str
     device_type: str
+    options: AutocastKwargs | None = None
 
     @property
     def is_mixed(self) -> bool:
         """Whether the forward pass runs in 16 bits."""
         return self.name != "no"
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self, options: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
         """Within it, operations choose their number format as this precision wants it."""
-        if not self.is_mixed:
-            return nullcontext()
-        return torch.autocast(self.device_type, dtype=_DTYPES[self.name])
+        if self.name == "no":
+            return _AS_IT_IS
+        told = options or self.options
+        if told is None:
+            return torch.autocast(self.device_type, dtype=_DTYPES[self.name])
+        return torch.autocast(
+            self.device_type,
+            dtype=_DTYPES[self.name],
+            enabled=told.enabled,
+            cache_enabled=told.cache_enabled,
+        )
 
 
 class MixedForward:

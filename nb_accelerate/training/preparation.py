@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -11,14 +11,18 @@ from torch.utils.data import DataLoader
 
 from nb_accelerate.errors import SpecError
 
-from .loaders import PreparedLoader, Sharding, prepare_loader
+from .compiling import compiled
+from .data_loaders import prepare_loader
+from .device_maps import is_spread, require_trainable_map
+from .loaders import PreparedLoader
 from .models import unwrap_model
 from .optimizer import AcceleratedOptimizer, require_unscalable
 from .precision import with_mixed_forward
 from .scheduler import AcceleratedScheduler
+from .sharing import Sharding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .binding import Binding
 
@@ -67,22 +71,36 @@ class Preparation:
         if (known := self._here.prepared.model_of(model)) is not None:
             return cast("M", known)
         self._here.engine.require_precision(self._here.precision.name)
+        require_trainable_map(model, self._here.engine)
         with_mixed_forward(unwrap_model(model), self._here.precision)
-        if self._moves(place):
+        if self._moves(place) and not is_spread(model):
             model.to(self._here.engine.device)
-        adopted = model if evaluation_mode else self._here.engine.adopt_model(model)
+        adopted: nn.Module = model
+        if not evaluation_mode:
+            adopted = self._here.engine.adopt_model(model, self._here.settings.handlers.ddp)
+        adopted = compiled(adopted, self._here.settings.compilation)
+        adopted.__dict__["_is_accelerate_prepared"] = True
         self._here.prepared.models.append(adopted)
         return cast("M", adopted)
 
-    def loader(self, loader: DataLoader[T], *, place: bool | None) -> PreparedLoader[T]:
+    def loader(
+        self,
+        loader: DataLoader[T],
+        *,
+        place: bool | None,
+        slice_fn: Callable[..., Any] | None = None,
+    ) -> PreparedLoader[T]:
         """This rank's share of the loader, its batches on the device."""
         if (known := self._here.prepared.loader_of(loader)) is not None:
             return cast("PreparedLoader[T]", known)
         if isinstance(loader, PreparedLoader):  # by another Accelerator
-            loader = loader.base_dataloader
-        sharding = Sharding(self._here.settings.loaders, self._here.collectives)
+            loader = loader.unprepared
+        settings, passes = self._here.settings, self._here.accumulation.passes
+        sharding = Sharding(
+            settings.loaders, self._here.collectives, None, settings.rng_types, slice_fn
+        )
         device = self._here.engine.device if self._moves(place) else None
-        shared = prepare_loader(loader, sharding, self._here.accumulation.passes, device)
+        shared = prepare_loader(loader, sharding, lambda: passes, device)
         self._here.prepared.loaders.append(cast("PreparedLoader[object]", shared))
         return shared
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch.nn.parallel import DistributedDataParallel
 
+from .models import original_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -75,7 +77,8 @@ class Prepared:
 
 
 def _within(model: nn.Module) -> nn.Module | None:
-    return model.module if isinstance(model, DistributedDataParallel) else None
+    inner = original_of(model)
+    return inner.module if isinstance(inner, DistributedDataParallel) else inner
 
 
 def by_identity(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:

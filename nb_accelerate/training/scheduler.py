@@ -34,6 +34,8 @@ class AcceleratedScheduler:
         follows_optimizer: False lets every `step` through, as it is.
     """
 
+    _is_accelerate_prepared = True
+
     def __init__(
         self,
         scheduler: LRScheduler,
@@ -49,6 +51,8 @@ class AcceleratedScheduler:
         # A plateau is counted in evaluations, which are not more for more processes.
         self._steps_per_update = 1 if isinstance(scheduler, ReduceLROnPlateau) else steps_per_update
         self._follows_optimizer = follows_optimizer
+        # OneCycleLR raises where it is asked for one step more than it has.
+        self._has_end = isinstance(getattr(scheduler, "total_steps", None), int)
 
     def __getattr__(self, name: str) -> Anything:
         if name == "scheduler":  # not yet there: while it is being copied
@@ -65,14 +69,11 @@ class AcceleratedScheduler:
             return
         if not self._accumulation.sync_gradients:
             return
-        if any(optimizer.step_was_skipped for optimizer in self.optimizers):
-            return
-        for _ in range(self._steps_per_update):
-            if self._is_complete():
+        for optimizer in self.optimizers:
+            if optimizer.step_was_skipped:
                 return
-            self.scheduler.step(*args, **kwargs)
-
-    def _is_complete(self) -> bool:
-        """Whether a schedule of fixed length (OneCycleLR) is at its end: one more would raise."""
-        total = getattr(self.scheduler, "total_steps", None)
-        return isinstance(total, int) and self.scheduler.last_epoch >= total
+        schedule: Any = self.scheduler
+        for _ in range(self._steps_per_update):
+            if self._has_end and schedule.last_epoch >= schedule.total_steps:
+                return
+            schedule.step(*args, **kwargs)

@@ -4,17 +4,60 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.errors import SpecError
 
+from .checkpoint.project import ProjectConfiguration
+from .communication import DistributedDataParallelKwargs
+from .compiling import TorchDynamoPlugin
+from .joining import asked_accumulation_steps, asked_precision_here
 from .loaders import DataLoaderConfiguration
+from .plugins import (
+    AutocastKwargs,
+    GradientAccumulationPlugin,
+    GradScalerKwargs,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+    require_count,
+)
 from .precision import parse_precision
+from .profiling import ProfileKwargs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Settings", "refuse_unsupported"]
+    from .trackers import Wanted
+
+__all__ = [
+    "Handlers",
+    "Settings",
+    "asked_accumulation",
+    "asked_handlers",
+    "asked_loaders",
+    "asked_precision",
+    "refuse_unsupported",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """Keyword arguments for things of torch's; None where there are none."""
+
+    ddp: DistributedDataParallelKwargs | None = None
+    scaler: GradScalerKwargs | None = None
+    process_group: InitProcessGroupKwargs | None = None
+    autocast: AutocastKwargs | None = None
+    profile: ProfileKwargs | None = None
+
+
+_SLOTS: dict[type[KwargsHandler], str] = {
+    DistributedDataParallelKwargs: "ddp",
+    GradScalerKwargs: "scaler",
+    InitProcessGroupKwargs: "process_group",
+    AutocastKwargs: "autocast",
+    ProfileKwargs: "profile",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +70,19 @@ class Settings:
 
     device_placement: bool = True
     mixed_precision: str | None = None
-    gradient_accumulation_steps: int | None = None
+    accumulation: GradientAccumulationPlugin = field(default_factory=GradientAccumulationPlugin)
+    handlers: Handlers = field(default_factory=Handlers)
+    compilation: TorchDynamoPlugin = field(default_factory=TorchDynamoPlugin)
     cpu: bool = False
     loaders: DataLoaderConfiguration = field(default_factory=DataLoaderConfiguration)
+    rng_types: tuple[str, ...] = ("generator",)
     step_scheduler_with_optimizer: bool = True
     scheduler_steps_per_update: int | None = None
+    project: ProjectConfiguration = field(default_factory=ProjectConfiguration)
+    log_with: Sequence[Wanted] = ()
 
     def __post_init__(self) -> None:
-        for name in ("gradient_accumulation_steps", "scheduler_steps_per_update"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise SpecError(f"{name}={value!r}, but it counts steps: 1, 2, 3 and so on.")
+        require_count("scheduler_steps_per_update", self.scheduler_steps_per_update)
 
 
 def refuse_unsupported(**arguments: object) -> None:
@@ -59,7 +104,46 @@ def asked_precision(mixed_precision: object, fp16: object) -> str | None:
             stacklevel=3,
         )
         mixed_precision = mixed_precision or "fp16"
-    return None if mixed_precision is None else parse_precision(mixed_precision)
+    asked = asked_precision_here() if mixed_precision is None else mixed_precision
+    return None if asked is None else parse_precision(asked)
+
+
+def asked_accumulation(
+    steps: int | None, plugin: GradientAccumulationPlugin | None
+) -> GradientAccumulationPlugin:
+    """How to accumulate, from either of the constructor's two arguments, or the environment.
+
+    Raises:
+        SpecError: both were given.
+    """
+    if plugin is None:
+        steps = asked_accumulation_steps() or steps
+        require_count("gradient_accumulation_steps", steps)
+        return GradientAccumulationPlugin(num_steps=steps)
+    if steps not in (None, 1):
+        raise SpecError(
+            f"gradient_accumulation_steps={steps} and a gradient_accumulation_plugin were given: "
+            f"give one of them."
+        )
+    return replace(plugin)  # a copy: two Accelerators may be told the same
+
+
+def asked_handlers(handlers: Iterable[object] | None) -> Handlers:
+    """Each under its name.
+
+    Raises:
+        SpecError: two of a kind, or something that is none.
+    """
+    found: dict[str, Any] = {}
+    for handler in handlers or ():
+        slot = next((name for kind, name in _SLOTS.items() if isinstance(handler, kind)), None)
+        known = ", ".join(kind.__name__ for kind in _SLOTS)
+        if slot is None:
+            raise SpecError(f"kwargs_handlers holds {handler!r}; supported are {known}.")
+        if slot in found:
+            raise SpecError(f"kwargs_handlers holds two {type(handler).__name__}: give one.")
+        found[slot] = handler
+    return Handlers(**found)
 
 
 def asked_loaders(
@@ -68,13 +152,3 @@ def asked_loaders(
     """The configuration, with `split_batches` from either of its two places."""
     config = config or DataLoaderConfiguration()
     return replace(config, split_batches=True) if split_batches else config
-
-
-def require_generator_only(rng_types: Sequence[object] | None) -> None:
-    """Raise `SpecError` for random generators that are not synchronised by this version."""
-    others = [str(getattr(t, "value", t)) for t in rng_types or ()]
-    if any(name != "generator" for name in others):
-        raise SpecError(
-            f"rng_types={others} was given, but only the samplers' 'generator' is kept equal over "
-            f"the ranks. Leave rng_types out, and use set_seed for the others."
-        )

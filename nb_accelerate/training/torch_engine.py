@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from nb_accelerate.errors import SpecError
 from nb_accelerate.replica import SOLO
 
 from .engine import DistributedType, ReduceOp
-from .models import PreparedModel
+from .models import averaging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from nb_accelerate.replica import Replica
 
+    from .communication import DistributedDataParallelKwargs
     from .nested import Anything
 
 __all__ = ["KINDS", "DeviceKind", "TorchEngine", "chosen_device"]
@@ -36,18 +38,31 @@ class DeviceKind:
 
     name: str
     distributed_type: DistributedType
+    backend: str
+    """What its ranks talk through; "" where there cannot be several."""
     trains_in_fp16: bool
     trains_in_bf16: Callable[[], bool]
     """Asked late: on CUDA the answer initialises the device."""
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether several processes can compute on such devices together."""
+        return bool(self.backend)
 
 
 KINDS = {
     kind.name: kind
     for kind in (
-        DeviceKind("cpu", DistributedType.MULTI_CPU, False, lambda: True),  # noqa: FBT003
-        DeviceKind("cuda", DistributedType.MULTI_GPU, True, torch.cuda.is_bf16_supported),  # noqa: FBT003
-        DeviceKind("mps", DistributedType.NO, True, lambda: True),  # noqa: FBT003
-        DeviceKind("xpu", DistributedType.MULTI_XPU, True, lambda: True),  # noqa: FBT003
+        DeviceKind("cpu", DistributedType.MULTI_CPU, "gloo", False, lambda: True),  # noqa: FBT003
+        DeviceKind(
+            "cuda",
+            DistributedType.MULTI_GPU,
+            "cuda:nccl,cpu:gloo",
+            True,  # noqa: FBT003
+            torch.cuda.is_bf16_supported,
+        ),
+        DeviceKind("mps", DistributedType.NO, "", True, lambda: True),  # noqa: FBT003
+        DeviceKind("xpu", DistributedType.MULTI_XPU, "xpu:xccl,cpu:gloo", True, lambda: True),  # noqa: FBT003
     )
 }
 
@@ -106,18 +121,20 @@ class TorchEngine:
                 f"bfloat16. Use 'fp16' or 'no'."
             )
 
-    def grad_scaler(self) -> torch.amp.GradScaler:
-        """A new scaler for fp16 on this device."""
-        return torch.amp.GradScaler(self.device.type)
+    def grad_scaler(self, options: Mapping[str, Any]) -> torch.amp.GradScaler:
+        """A new scaler for fp16 on this device; `options` by torch's names."""
+        return torch.amp.GradScaler(self.device.type, **options)
 
     # ------------------------------------------------------------ training
-    def adopt_model(self, model: nn.Module) -> nn.Module:
+    def adopt_model(
+        self, model: nn.Module, asked: DistributedDataParallelKwargs | None = None
+    ) -> nn.Module:
         """DDP around it; a frozen model stays as it is and takes rank 0's weights."""
         if self.world_size == 1 or isinstance(model, DistributedDataParallel):
             return model
         if any(parameter.requires_grad for parameter in model.parameters()):
             own = None if self.device.type == "cpu" else [self.device]
-            return PreparedModel(model, device_ids=own)
+            return averaging(model, own, asked)
         for tensor in (*model.parameters(), *model.buffers()):
             self.broadcast(tensor.data, 0)
         return model
@@ -125,6 +142,27 @@ class TorchEngine:
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """DDP's own; nothing for a model that averages nothing."""
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    @contextmanager
+    def sync_next_backward(self, model: nn.Module) -> Iterator[None]:
+        """Within it, `backward` averages all gradients, also of forwards made under `no_sync`."""
+        if not isinstance(model, DistributedDataParallel):
+            yield
+            return
+        before = model.require_backward_grad_sync, model.require_forward_param_sync
+        model.require_backward_grad_sync = model.require_forward_param_sync = True
+        # What DDP's forward would have done: expect a gradient of every parameter.
+        model.reducer.prepare_for_backward([])
+        try:
+            yield
+        finally:
+            model.require_backward_grad_sync, model.require_forward_param_sync = before
+
+    def joined(self, models: Sequence[nn.Module], *, enable: bool) -> AbstractContextManager[None]:
+        """Within it, a rank that is through answers for those that are not: by torch's Join."""
+        if self.world_size == 1:
+            return nullcontext()
+        return Join(list(models), enable=enable, throw_on_early_termination=False)  # type: ignore[arg-type]
 
     def step(self, optimizer: Optimizer, closure: Callable[[], float] | None) -> Anything:
         """One update of the weights."""

@@ -132,7 +132,7 @@ def check_prepare_is_idempotent_and_keeps_the_order() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         once = accelerator.prepare(schedule, loader, "other", optimizer, raw)
     assert [type(one).__name__ for one in once] == [
-        "AcceleratedScheduler", "PreparedLoader", "str", "AcceleratedOptimizer", "PreparedModel",
+        "AcceleratedScheduler", "DataLoaderShard", "str", "AcceleratedOptimizer", "PreparedModel",
     ]  # fmt: skip
     twice = accelerator.prepare(*once)
     again = accelerator.prepare(schedule, loader, "other", optimizer, raw)

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-CHECKS = {"checks_two_ranks.py": (2,), "checks_loaders.py": (2,), "checks_parity.py": (1, 2, 4)}
+CHECKS = {
+    "checks_two_ranks.py": (2,),
+    "checks_loaders.py": (2,),
+    "checks_sharing.py": (2,),
+    "checks_parity.py": (1, 2, 4),
+    "checks_checkpoint.py": (1, 2),
+    "checks_resuming.py": (1, 2),
+    "checks_telling.py": (2,),
+    "checks_stepping.py": (2,),
+    "checks_tokens.py": (1, 2, 4),
+}
 
 LAUNCH_LIMIT_SECONDS = 100
 

@@ -33,9 +33,8 @@ UPSTREAM = """
 """
 
 UNSUPPORTED = """
-    deepspeed_plugin fsdp_plugin torch_tp_plugin megatron_lm_plugin log_with project_dir
-    project_config gradient_accumulation_plugin kwargs_handlers dynamo_backend dynamo_plugin
-    deepspeed_plugins parallelism_config logging_dir
+    deepspeed_plugin fsdp_plugin torch_tp_plugin megatron_lm_plugin deepspeed_plugins
+    parallelism_config
 """
 
 
@@ -89,18 +88,11 @@ def test_an_argument_that_is_not_supported_is_refused_by_name(name: str) -> None
         ({"mixed_precision": "fp8"}, "'fp8' is not supported yet"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps=0"),
         ({"scheduler_steps_per_update": 0}, "scheduler_steps_per_update=0"),
-        ({"rng_types": ["torch"]}, "rng_types=.'torch'."),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_a_sentence(arguments, sentence) -> None:
     with pytest.raises(SpecError, match=sentence):
         Accelerator(**arguments)
-
-
-@pytest.mark.parametrize("name", ["dispatch_batches", "use_stateful_dataloader"])
-def test_a_loader_setting_that_is_not_supported_is_refused_by_name(name: str) -> None:
-    with pytest.raises(SpecError, match=f"{name}=True"):
-        DataLoaderConfiguration(**{name: True})
 
 
 def test_fp16_is_refused_on_the_cpu_whoever_asks() -> None:
