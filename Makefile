@@ -44,7 +44,7 @@ bench: env ## measure launching beside Accelerate, torch, Fabric and torchrunx (
 
 # ---------------------------------------------------------------- tests, fastest first
 .PHONY: test begin end
-test: begin env check unit house training processes notebooks faults widgets end ## the whole suite, fastest first
+test: begin env check unit house training conformance processes notebooks faults widgets end ## the whole suite, fastest first
 
 begin:
 	@mkdir -p .make && rm -f .make/times
@@ -52,7 +52,7 @@ begin:
 end:
 	@printf '\n== how long each stage took\n' && cat .make/times
 
-.PHONY: check formatting lint types layers unit house training processes notebooks faults widgets
+.PHONY: check formatting lint types layers unit house training conformance processes notebooks faults widgets
 check: formatting lint types layers ## formatting, lint, types, layers of imports
 
 formatting: env
@@ -75,6 +75,9 @@ house: env ## the rules of the house, as tests
 
 training: env ## the Accelerator
 	@$(STAGE) training $(PYTEST) tests/training
+
+conformance: env ## Accelerate's own published tests, with this package in its place
+	@$(STAGE) conformance $(PYTEST) tests/conformance
 
 processes: env ## launches with real workers
 	@$(STAGE) processes $(PYTEST) tests/processes

@@ -24,12 +24,43 @@ if TYPE_CHECKING:
     from nb_accelerate.notebook import debug_launcher, notebook_launcher, runs
     from nb_accelerate.payload import explain
     from nb_accelerate.spec import LaunchSpec
-    from nb_accelerate.training import Accelerator
+    from nb_accelerate.training import (
+        Accelerator,
+        AutocastKwargs,
+        DataLoaderConfiguration,
+        DDPCommunicationHookType,
+        DistributedDataParallelKwargs,
+        DistributedType,
+        GradScalerKwargs,
+        InitProcessGroupKwargs,
+        PartialState,
+        ProfileKwargs,
+        find_executable_batch_size,
+        get_logger,
+        skip_first_batches,
+        synchronize_rng_states,
+    )
 
 __version__ = "0.1.0"
 
-_ROOMS = {
-    "Accelerator": "nb_accelerate.training",
+_OF_TRAINING = (
+    "Accelerator",
+    "AutocastKwargs",
+    "DDPCommunicationHookType",
+    "DataLoaderConfiguration",
+    "DistributedDataParallelKwargs",
+    "DistributedType",
+    "GradScalerKwargs",
+    "InitProcessGroupKwargs",
+    "PartialState",
+    "ProfileKwargs",
+    "find_executable_batch_size",
+    "get_logger",
+    "skip_first_batches",
+    "synchronize_rng_states",
+)
+
+_ROOMS = dict.fromkeys(_OF_TRAINING, "nb_accelerate.training") | {
     "LaunchSpec": "nb_accelerate.spec",
     "Run": "nb_accelerate.launch.run",
     "debug_launcher": "nb_accelerate.notebook",
@@ -51,6 +82,20 @@ __all__ = [  # noqa: RUF022 - the order of use
     "kill_all",
     "explain",
     "errors",
+    # What a training function may want beside its Accelerator, under Accelerate's names.
+    "DataLoaderConfiguration",
+    "DistributedDataParallelKwargs",
+    "DDPCommunicationHookType",
+    "AutocastKwargs",
+    "GradScalerKwargs",
+    "InitProcessGroupKwargs",
+    "ProfileKwargs",
+    "PartialState",
+    "DistributedType",
+    "skip_first_batches",
+    "synchronize_rng_states",
+    "find_executable_batch_size",
+    "get_logger",
 ]
 
 

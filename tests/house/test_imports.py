@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GUESTS = {"torch", "numpy", "ipywidgets", "IPython", "anywidget", "matplotlib", "jupyter_client"}
 
-ROOMS_OF_GUESTS = ("training", "ui", "worker", "cli")
+ROOMS_OF_GUESTS = ("training", "ui", "worker", "cli", "compat")
 
 
 def modules_after(statement: str, root: Path) -> set[str]:

@@ -12,15 +12,28 @@ import nb_accelerate
 
 PUBLIC = [
     "Accelerator",
+    "AutocastKwargs",
+    "DDPCommunicationHookType",
+    "DataLoaderConfiguration",
+    "DistributedDataParallelKwargs",
+    "DistributedType",
+    "GradScalerKwargs",
+    "InitProcessGroupKwargs",
     "LaunchSpec",
+    "PartialState",
+    "ProfileKwargs",
     "Run",
     "debug_launcher",
     "errors",
     "explain",
+    "find_executable_batch_size",
+    "get_logger",
     "kill_all",
     "notebook_launcher",
     "ps",
     "runs",
+    "skip_first_batches",
+    "synchronize_rng_states",
 ]
 
 LAUNCHER_ARGUMENTS = {
