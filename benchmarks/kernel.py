@@ -30,6 +30,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ANSWER = "@@answer "
 _MARK = "NB_BENCHMARK"
 _PATIENCE_SECONDS = 120.0
+# One for all kernels: they are those of a user who has launched before.
+_STATE = tempfile.TemporaryDirectory(prefix="nb-benchmark-state-")
 
 _PRELUDE = f"""
 import json, os, resource, time
@@ -152,7 +154,7 @@ class Kernel:
     def _environment(self) -> dict[str, str]:
         name, _, value = self._mark.partition("=")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
-        state = {"XDG_STATE_HOME": str(self.folder), name: value}
+        state = {"XDG_STATE_HOME": _STATE.name, name: value}
         return environment | state | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
     def _marked(self) -> list[int]:

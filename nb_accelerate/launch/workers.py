@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Workers"]
 
 _ERROR_LINES = 200
-_AFTER_SECONDS = 0.003
+_AFTER_SECONDS = 0.006
 
 
 @dataclass(frozen=True, slots=True)

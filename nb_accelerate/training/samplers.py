@@ -261,12 +261,16 @@ class SharedShuffle(Sampler[Any]):
         return getattr(self.sampler, name)
 
     def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._drawn())
+
+    def _drawn(self) -> Iterator[Iterable[Any]]:
+        """All indices at once, so that none of them passes through Python on its way."""
         seed = self._agree(int(torch.empty((), dtype=torch.int64).random_().item()))
         self.sampler.generator = generator = torch.Generator().manual_seed(seed)
         if _is_plain_shuffle(self.sampler):  # what it would do, an index for an index
-            yield from torch.randperm(len(self.sampler), generator=generator).tolist()
+            yield torch.randperm(len(self.sampler), generator=generator).tolist()
         else:
-            yield from self.sampler
+            yield self.sampler
 
 
 def _is_plain_shuffle(sampler: Anything) -> bool:

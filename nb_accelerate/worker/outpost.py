@@ -59,6 +59,7 @@ class Outpost:
         self._delivering = threading.Lock()
         self._stall = _Stall(rank)
         self._has_call = threading.Event()
+        self._is_retired = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._awake = False
@@ -108,6 +109,17 @@ class Outpost:
         self._stall.look_seconds = min(_MOST_SECONDS_BETWEEN_LOOKS, stall_seconds / 3)
         self._has_call.set()
 
+    def retire(self, patience: float) -> None:
+        """All is said: wait until the kernel lets go, but not for long.
+
+        Taking down a process costs milliseconds of processor time that the kernel, which is about
+        to give the cell back, may need.
+        """
+        self._is_retired = True
+        gone = select.poll()
+        gone.register(self._channel, select.POLLIN)
+        gone.poll(1000 * patience)
+
     def _wake(self) -> None:
         if not self._awake:
             self._awake = True
@@ -123,6 +135,8 @@ class Outpost:
             channel, wake = self._channel.fileno(), self._wake_read
             patience = min(rest, _GATHER_SECONDS) if self._awake else rest
             ready, _, _ = select.select([channel, wake], [], [], patience)
+            if self._is_retired:
+                return
             if channel in ready:
                 self._listen()
             if wake in ready:

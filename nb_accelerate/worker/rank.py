@@ -38,6 +38,10 @@ __all__ = ["Call", "Station", "serve"]
 # (function, args, kwargs, objects whose state goes back to the kernel)
 Call = tuple[Callable[..., object], Sequence[object], Mapping[str, object], Sequence[Any]]
 
+# For the kernel to let go; and to give the cell back before this process is taken down.
+_PATIENCE_SECONDS = 0.02
+_DELAY_SECONDS = 0.003
+
 # What gloo and NCCL say when the rank at the other end has gone: an echo, hardly the cause.
 _ECHOES = (
     "closed by peer",
@@ -116,6 +120,8 @@ def _attend(channel: Channel, station: Station) -> None:
         settle_affairs()
         outpost.flush()
         channel.send(Left(seat.rank))
+        outpost.retire(_PATIENCE_SECONDS)
+        time.sleep(_DELAY_SECONDS)
 
 
 Answer = tuple[Returned | Raised, tuple[int, ...]]

@@ -104,6 +104,7 @@ class _Lease:
 
 def main(control: int, kernel: int) -> NoReturn:
     """Serve requests that come by descriptor `control` until process `kernel` is gone."""
+    gc.disable()  # looking through all of torch while it is imported takes 0.1 s each time
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
     name_process("nb-template")
@@ -135,7 +136,7 @@ class _Template:
 
     # ------------------------------------------------------------ life
     def run(self) -> NoReturn:
-        _settle()
+        _keep()  # a first launch may be waiting: what is garbage is looked for later
         while True:
             ready = self._selector.select(self._patience())
             for key, _ in ready:
@@ -306,6 +307,7 @@ class _Template:
         pid = os.fork()
         if pid == 0:
             end_with_parent(template)
+            gc.enable()
             surroundings.take_session()
             surroundings.reset_signals()
             self._drop_everything()
@@ -353,9 +355,15 @@ def _import_and_settle(name: str) -> None:
 
 
 def _settle() -> None:
-    """After imports: keep what they made out of the ranks' housekeeping."""
-    surroundings.forget_missing_places()  # here: looking through them costs a rank a millisecond
+    """After imports: let go of what they left behind, and keep the rest."""
+    gc.unfreeze()
     gc.collect()
+    _keep()
+
+
+def _keep() -> None:
+    """Keep what there is out of the ranks' housekeeping."""
+    surroundings.forget_missing_places()  # here: looking through them costs a rank a millisecond
     gc.freeze()  # the collector would touch, and so copy, every page that ranks share
     # What ends the template's own objects is not the ranks' to run: torch, for one, takes apart its
     # operator tables at exit, which takes 25 ms in each rank.
