@@ -104,23 +104,33 @@ class Kernel:
             self.ask(f"{peer.setup}\nanswer()")
             self.ask(f"{peer.ready}\nanswer()")
 
-    def run(self, code: str, limit: float = _PATIENCE_SECONDS) -> Cell:
-        """Run a cell, for so many seconds at most."""
+    def run(self, code: str, limit: float = _PATIENCE_SECONDS, *, rest: float = 0.0) -> Cell:
+        """Run a cell, for so many seconds at most.
+
+        Args:
+            code: the cell.
+            limit: seconds.
+            rest: seconds before the first message is read, in which this process, the front end,
+                takes no core from what is measured within the kernel.
+        """
         cell = Cell(time.monotonic())
         request = self._client.execute(code, store_history=False, allow_stdin=False)
+        time.sleep(rest)
         while cell.idle is None and (left := cell.sent + limit - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 message = self._client.get_iopub_msg(timeout=left)
                 _take(cell, message, request)
         return cell
 
-    def ask(self, code: str, limit: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+    def ask(
+        self, code: str, limit: float = _PATIENCE_SECONDS, *, rest: float = 0.0
+    ) -> dict[str, Any]:
         """Run a cell that calls `answer`, and give what it answered.
 
         Raises:
             CellFailed: it raised, or did not end in time.
         """
-        cell = self.run(code, limit)
+        cell = self.run(code, limit, rest=rest)
         if cell.idle is None:
             self.is_lost = True
             raise CellFailed(f"did not end within {limit:.0f} s")

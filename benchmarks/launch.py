@@ -22,6 +22,7 @@ __all__ = ["measure"]
 _ROUNDS_A_KERNEL = 7
 _IN_A_ROW = 5
 _LIMIT_SECONDS = 60.0
+_REST_SECONDS = 0.3
 _IMPORT = "import torch"
 
 _HEADER = (
@@ -103,7 +104,7 @@ def _sample(kernel: Kernel, code: str, name: str, when: str, samples: Samples) -
         return
     await_quiet()
     try:
-        answer = kernel.ask(code, _LIMIT_SECONDS)
+        answer = kernel.ask(code, _LIMIT_SECONDS, rest=_REST_SECONDS)
     except CellFailed as failure:
         samples.fail(name, f"{when}_back", str(failure))
     else:

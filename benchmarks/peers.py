@@ -88,7 +88,8 @@ while before != cpu_seconds_of_template():
 
 _WITHOUT_SPARES = """
 from nb_accelerate.launch.template import Template
-Template.prepare = lambda self, seats: None
+Template.prepare = lambda self, crew: None
+Template.expect = lambda self, seats: None
 """
 
 

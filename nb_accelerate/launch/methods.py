@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nb_accelerate.launch.crew import Crew
-    from nb_accelerate.plan import Plan, Seat
+    from nb_accelerate.plan import Plan
 
 __all__ = ["METHODS", "StartMethod"]
 
@@ -27,8 +27,8 @@ class StartMethod:
     """(plan, call, port or 0) → crew"""
     was_running: Callable[[], bool] = lambda: False
     """Whether what starts the ranks is there already: it may have been ended unnoticed."""
-    prepare: Callable[[tuple[Seat, ...]], None] = lambda _seats: None
-    """Make ranks for a like launch ahead."""
+    prepare: Callable[[Crew], None] = lambda _crew: None
+    """Make ranks ahead for a launch like the one whose crew this was."""
 
 
 METHODS: Mapping[str, StartMethod] = {
@@ -36,7 +36,7 @@ METHODS: Mapping[str, StartMethod] = {
         ships_the_call=True,
         start=lambda plan, _, port: template_of_this_kernel().crew(plan.seats, port),
         was_running=lambda: template_of_this_kernel().pid is not None,
-        prepare=lambda seats: template_of_this_kernel().prepare(seats),
+        prepare=lambda crew: template_of_this_kernel().prepare(crew),
     ),
     "spawn": StartMethod(
         ships_the_call=True, start=lambda plan, _, port: spawn_crew(plan.seats, port)

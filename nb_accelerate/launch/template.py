@@ -58,6 +58,7 @@ class Template:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the template
         self._spare: tuple[_Request, Crew] | None = None
         self._last: _Request | None = None
+        self._newest: Crew | None = None
         self._retired: list[tuple[subprocess.Popen[bytes], Channel]] = []
 
     @property
@@ -79,22 +80,26 @@ class Template:
     def crew(self, seats: tuple[Seat, ...], port: int = 0) -> Crew:
         """Fresh ranks: those made ahead if they fit, else new ones."""
         with self._lock:
-            self._bury()
-            was_there = self.pid is not None
-            base = kernel_environment()
+            self._newest = self._crew(seats, port)
+            return self._newest
+
+    def _crew(self, seats: tuple[Seat, ...], port: int) -> Crew:
+        self._bury()
+        was_there = self.pid is not None
+        base = kernel_environment()
+        self._refresh(base)
+        request = seats, tuple(rank_environment(base, seat) for seat in seats)
+        self._last = request
+        if not port and (crew := self._spare_for(request)):
+            return crew
+        try:
+            return self._start(request, port)
+        except StartError:
+            if not was_there:
+                raise
+            self.stop()  # it was ended since the last launch, by someone or for lack of memory
             self._refresh(base)
-            request = seats, tuple(rank_environment(base, seat) for seat in seats)
-            self._last = request
-            if not port and (crew := self._spare_for(request)):
-                return crew
-            try:
-                return self._start(request, port)
-            except StartError:
-                if not was_there:
-                    raise
-                self.stop()  # it was ended since the last launch, by someone or for lack of memory
-                self._refresh(base)
-                return self._start(request, port)
+            return self._start(request, port)
 
     def expect(self, seats: tuple[Seat, ...]) -> None:
         """Before the first launch: have ranks made ahead for one that will probably come."""
@@ -103,15 +108,21 @@ class Template:
                 return
             base = kernel_environment()
             self._last = seats, tuple(rank_environment(base, seat) for seat in seats)
-            self.prepare(seats)
+            self._make_ahead()
 
-    def prepare(self, seats: tuple[Seat, ...]) -> None:
-        """Have ranks for a launch like the last made ahead; returns at once."""
+    def prepare(self, crew: Crew) -> None:
+        """Have ranks for a launch like the one of `crew` made ahead; returns at once.
+
+        Not if another launch has begun since: that one's end is the time for it.
+        """
         with self._lock:
             self._bury()
-            last = self._last
-            if self.pid is not None and self._spare is None and last and last[0] == seats:
-                self._spare = last, self._start(last, ahead=True)
+            if crew is self._newest and self.pid is not None:
+                self._make_ahead()
+
+    def _make_ahead(self) -> None:
+        if self._spare is None and self._last is not None:
+            self._spare = self._last, self._start(self._last, ahead=True)
 
     def obituary(self) -> StartError:
         """Why no ranks could be started."""

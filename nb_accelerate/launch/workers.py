@@ -24,6 +24,7 @@ from nb_accelerate.messages import Go, Returned
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nb_accelerate.launch.crew import Crew
     from nb_accelerate.launch.limits import Ask, Limits
     from nb_accelerate.machine import Machine
     from nb_accelerate.messages import RunMessage
@@ -68,6 +69,7 @@ class Workers:
         self._limits = limits
         self._machine = machine
         self._port = port
+        self._crew: Crew | None = None
         self._driver: Driver | None = None
         self._labels: dict[str, str] = {}
         self._may_start_again = False
@@ -157,8 +159,8 @@ class Workers:
         method = METHODS[self._plan.start_method]
         call = None if method.ships_the_call else self._in_memory()
         with held_back():
-            crew = method.start(self._plan, call, self._port)
-            self._driver = Driver(crew, self._limits, self._labels)
+            self._crew = method.start(self._plan, call, self._port)
+            self._driver = Driver(self._crew, self._limits, self._labels)
         return self._driver
 
     def _in_memory(self) -> object:
@@ -190,7 +192,8 @@ class Workers:
         time.sleep(_AFTER_SECONDS)
         if self._driver is not None:
             self._driver.sweep()
-        METHODS[self._plan.start_method].prepare(self._plan.seats)
+        if self._crew is not None:
+            METHODS[self._plan.start_method].prepare(self._crew)
 
     def _start_again(self) -> None:
         """Whoever was to start the ranks had been ended before; nothing of the call has run."""
