@@ -7,6 +7,7 @@ processes, on the same group, in turns.
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -143,12 +144,14 @@ class Rival:
         accumulating: (model kind) → four micro-batches and one update.
         epoch: (what is read) → one pass over this rank's share.
         gather: predictions and targets of all ranks; None where there is no such call.
+        calls: small things that training code does at each step, by name.
     """
 
     step: Callable[[str], Callable[[], object]]
     accumulating: Callable[[str], Callable[[], object]] | None = None
     epoch: Callable[[Reading], Callable[[], object]] | None = None
     gather: Callable[[], Callable[[], object]] | None = None
+    calls: Callable[[], dict[str, Callable[[], object]]] | None = None
 
 
 def _step(
@@ -258,6 +261,27 @@ def _accelerator_gather(make: Callable[..., Any]) -> Callable[[], object]:
     return lambda: accelerator.gather_for_metrics(batch)
 
 
+def _accelerator_calls(make: Callable[..., Any], package: str) -> dict[str, Callable[[], object]]:
+    accelerator, model = make(), nn.Linear(2, 2)
+    send = importlib.import_module(f"{package}.utils").send_to_device
+    batch = {name: torch.randn(32, 4) for name in "abcd"}
+
+    def accumulate() -> None:
+        with accelerator.accumulate(model):
+            pass
+
+    def autocast() -> None:
+        with accelerator.autocast():
+            pass
+
+    return {
+        "is_main_process": lambda: accelerator.is_main_process,
+        "accumulate()": accumulate,
+        "autocast()": autocast,
+        "a batch to the device it is on": lambda: send(batch, accelerator.device),
+    }
+
+
 def _ours(**settings: Any) -> Any:
     from nb_accelerate import Accelerator
 
@@ -270,12 +294,13 @@ def _theirs(**settings: Any) -> Any:
     return Accelerator(cpu=True, **settings)
 
 
-def _with(make: Callable[..., Any]) -> Rival:
+def _with(make: Callable[..., Any], package: str) -> Rival:
     return Rival(
         step=functools.partial(_accelerator_step, make),
         accumulating=functools.partial(_accelerator_accumulating, make),
         epoch=functools.partial(_accelerator_epoch, make),
         gather=functools.partial(_accelerator_gather, make),
+        calls=functools.partial(_accelerator_calls, make, package),
     )
 
 
@@ -305,7 +330,7 @@ def _fabric_epoch(reading: Reading) -> Callable[[], object]:
 
 RIVALS: dict[str, Rival] = {
     "by hand": Rival(_by_hand, _accumulating_by_hand, _epoch_by_hand),
-    "nb_accelerate": _with(_ours),
-    "accelerate": _with(_theirs),
+    "nb_accelerate": _with(_ours, "nb_accelerate"),
+    "accelerate": _with(_theirs, "accelerate"),
     "Fabric": Rival(_fabric_step, epoch=_fabric_epoch),
 }

@@ -26,6 +26,7 @@ from benchmarks.rivals import (
     Table,
     as_it_is,
 )
+from benchmarks.training import CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,8 @@ def _quantities() -> list[Quantity]:
     alone = int(os.environ["WORLD_SIZE"]) == 1
     if alone:
         tiny = _of(lambda rival: lambda: rival.step("MLP"))
-        return [("step of an MLP, one process", time.perf_counter, 200, 1, tiny), *_loaders()]
+        step = ("step of an MLP, one process", time.perf_counter, 200, 1, tiny)
+        return [step, *_calls(), *_loaders()]
     found: list[Quantity] = [
         (f"step of a {kind}", time.process_time, 60, 1, _of(lambda r, k=kind: lambda: r.step(k)))
         for kind in MODELS
@@ -68,6 +70,14 @@ def _quantities() -> list[Quantity]:
     )  # fmt: skip
     found.append(("gather_for_metrics", time.perf_counter, 50, 1, _of(lambda rival: rival.gather)))
     return found + _loaders()
+
+
+def _calls() -> list[Quantity]:
+    return [
+        (name, time.perf_counter, 2000, 1,
+         _of(lambda rival, n=name: rival.calls and (lambda: rival.calls()[n])))
+        for name in CALLS
+    ]  # fmt: skip
 
 
 def _loaders() -> list[Quantity]:

@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     from benchmarks.peers import Peer
 
-__all__ = ["measure"]
+__all__ = ["CALLS", "measure"]
+
+CALLS = ("is_main_process", "accumulate()", "autocast()", "a batch to the device it is on")
 
 _LIMIT_SECONDS = 900
 _ROOT = Path(__file__).parents[1]
@@ -29,6 +32,7 @@ Medians = dict[str, dict[str, float]]
 def measure(_peers: Sequence[Peer], repetitions: int) -> Section:
     """One process and two ranks; within each, the rivals take turns."""
     alone, together = _timed(1, 4 * repetitions), _timed(2, 4 * repetitions)
+    alone["log, the run being watched"] = {_OURS: _log_microseconds()}
     rows = [
         (f"{quantity}, {ranks} rank{'s' if ranks > 1 else ''}", *_cells(found))
         for ranks, medians in ((1, alone), (2, together))
@@ -62,6 +66,31 @@ def _timed(ranks: int, repeats: int) -> Medians:
     }
 
 
+def _log_microseconds() -> float:
+    """Of one call, in both ranks of a launch."""
+    from nb_accelerate import kill_all, notebook_launcher
+    from nb_accelerate.ui.views import Recorder
+
+    run = notebook_launcher(_log_while_computing, num_processes=2, hardware="cpu", view=Recorder())
+    kill_all()
+    return statistics.median(run.values)
+
+
+def _log_while_computing() -> float:
+    import torch
+
+    from nb_accelerate import Accelerator
+
+    accelerator, loss, layer = Accelerator(), torch.tensor(0.5), torch.nn.Linear(256, 256)
+    times = []
+    for _ in range(2000):
+        layer(torch.ones(32, 256))
+        begun = time.perf_counter()
+        accelerator.log({"loss": loss})
+        times.append(time.perf_counter() - begun)
+    return 1e6 * statistics.median(times)
+
+
 def _cells(found: dict[str, float]) -> list[str]:
     figures = [f"{found[name]:.3g}" if name in found else "–" for name in _RIVALS]
     ratios = [_ratio(found, _HAND), _ratio(found, _THEIRS)]
@@ -90,5 +119,7 @@ def _checks(alone: Medians, together: Medians) -> list[Check]:
         Check("added to a step, one process", tiny[_OURS] - tiny[_HAND], 10, "µs"),
         *steps,
         Check("gather_for_metrics", gathered, 0.7, f"× {_THEIRS}"),
+        Check("log", alone["log, the run being watched"][_OURS], 5, "µs"),
+        *(Check(name, _ratio(alone[name], _THEIRS), 1, f"× {_THEIRS}") for name in CALLS),
         *(Check(name, _ratio(together[name], _HAND), most, f"× {_HAND}") for name, most in goals),
     ]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ class Template:
         self._control: Channel | None = None
         self._signature: object = None
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives with the template
+        weakref.finalize(self, self._complaints.close)
         self._spare: tuple[_Request, Crew] | None = None
         self._last: _Request | None = None
         self._newest: Crew | None = None

@@ -60,6 +60,15 @@ def check_a_cnn_trains_as_in_one_process() -> None:
     expect_parity(Recipe(model="cnn"))
 
 
+def check_a_tiny_gpt_trains_as_in_one_process() -> None:
+    recipe = Recipe(model="gpt", samples=4 * GLOBAL_BATCH + 7, accumulation=2, clip=0.3)
+    expect_parity(recipe)
+
+
+def check_a_tiny_gpt_in_float32_agrees_to_a_millionth() -> None:
+    expect_parity(Recipe(model="gpt", dtype=torch.float32, optimizer={"lr": 0.05}))
+
+
 def check_an_mlp_in_float32_agrees_to_a_millionth() -> None:
     expect_parity(Recipe(dtype=torch.float32, optimizer={"lr": 0.05}))
 

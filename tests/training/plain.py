@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 GLOBAL_BATCH = 12
 NUM_CLASSES = 5
+NUM_TOKENS, CONTEXT = 16, 12
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,25 @@ class Outcome:
     weights: list[torch.Tensor]
 
 
+class TinyGpt(nn.Module):
+    """Two causal blocks; the last token's place tells the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(NUM_TOKENS, 24), nn.Embedding(CONTEXT, 24)
+        block = nn.TransformerEncoderLayer(24, 2, 48, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(24, NUM_CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.tokens(x) + self.places(torch.arange(CONTEXT))
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, dtype=hidden.dtype)
+        return self.head(self.blocks(hidden, mask=mask, is_causal=True)[:, -1])
+
+
 def build(recipe: Recipe) -> nn.Module:
+    if recipe.model == "gpt":
+        return TinyGpt().to(recipe.dtype)
     if recipe.model == "mlp":
         layers = [nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, NUM_CLASSES)]
     else:
@@ -50,7 +69,10 @@ def build(recipe: Recipe) -> nn.Module:
 
 def dataset(recipe: Recipe) -> TensorDataset:
     own = torch.Generator().manual_seed(11)
-    x = torch.randn(recipe.samples, 1, 8, 8, generator=own, dtype=recipe.dtype)
+    if recipe.model == "gpt":
+        x = torch.randint(NUM_TOKENS, (recipe.samples, CONTEXT), generator=own)
+    else:
+        x = torch.randn(recipe.samples, 1, 8, 8, generator=own, dtype=recipe.dtype)
     y = torch.randint(NUM_CLASSES, (recipe.samples,), generator=own)
     return TensorDataset(x, y)
 
