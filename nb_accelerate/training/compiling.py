@@ -13,6 +13,7 @@ from nb_accelerate.errors import SpecError
 from .joining import environment, is_yes
 from .models import is_compiled
 from .plugins import KwargsHandler
+from .regions import compile_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,20 +104,14 @@ def asked_compilation(backend: object, plugin: object) -> TorchDynamoPlugin:
     """The plugin, from either of the constructor's two arguments.
 
     Raises:
-        SpecError: both were given, or the parts of a model are to be compiled each on its own.
+        SpecError: both were given, or what was given is no plugin.
     """
     if backend is not None and plugin is not None:
         raise SpecError("dynamo_backend and dynamo_plugin were given: give one of them.")
     chosen = plugin if isinstance(plugin, TorchDynamoPlugin) else None
     if plugin is not None and chosen is None:
         raise SpecError(f"dynamo_plugin={plugin!r} is no TorchDynamoPlugin.")
-    chosen = chosen or TorchDynamoPlugin(backend=cast("Any", backend))
-    if chosen.use_regional_compilation:
-        raise SpecError(
-            "use_regional_compilation=True compiles each block of a model on its own, which is not "
-            "supported yet. Leave it out to compile the model as a whole."
-        )
-    return chosen
+    return chosen or TorchDynamoPlugin(backend=cast("Any", backend))
 
 
 def compiled(model: M, plugin: TorchDynamoPlugin) -> M:
@@ -124,6 +119,8 @@ def compiled(model: M, plugin: TorchDynamoPlugin) -> M:
     if plugin.backend is DynamoBackend.NO or is_compiled(model):
         return model
     kwargs = {k: v for k, v in plugin.to_kwargs().items() if k != "use_regional_compilation"}
+    if plugin.use_regional_compilation:
+        return compile_regions(model, **kwargs)
     compile_: Callable[..., Any] = torch.compile
     return cast("M", compile_(model, **kwargs))
 

@@ -80,3 +80,59 @@ def test_relaunching_gives_back_all_device_memory(launch):
 
     totals = {launch(fill, num_processes=1, hardware="cuda").value for _ in range(3)}
     assert len(totals) == 1
+
+
+def test_fp16_trains_with_a_scaler_and_weights_stay_in_full_precision(launch):
+    def train() -> dict[str, object]:
+        import torch
+        from torch import nn
+
+        from nb_accelerate import Accelerator
+
+        torch.manual_seed(0)
+        accelerator = Accelerator(mixed_precision="fp16")
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        x = torch.randn(64, 16, device=accelerator.device)
+        losses = []
+        for _ in range(30):
+            loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return {
+            "losses": losses,
+            "scale": accelerator.scaler.get_scale(),
+            "dtype": str(next(model.parameters()).dtype),
+        }
+
+    run = launch(train, num_processes=1, hardware="cuda")
+    assert run.value["losses"][-1] < run.value["losses"][0] / 2
+    assert run.value["scale"] > 1
+    assert run.value["dtype"] == "torch.float32"
+
+
+def test_an_overflow_of_fp16_leaves_weights_and_schedule_alone(launch):
+    def overflow() -> tuple[bool, bool, int]:
+        import torch
+        from torch import nn
+
+        from nb_accelerate import Accelerator
+
+        accelerator = Accelerator(mixed_precision="fp16")
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1.0)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+        before = model.weight.detach().clone()
+        accelerator.backward(model(torch.ones(1, 4, device=accelerator.device)).sum() * 1e30)
+        optimizer.step()
+        schedule.step()
+        unchanged = torch.equal(before, model.weight.detach())
+        return accelerator.optimizer_step_was_skipped, unchanged, schedule.scheduler.last_epoch
+
+    run = launch(overflow, num_processes=1, hardware="cuda")
+    assert run.value == (True, True, 0)

@@ -165,8 +165,28 @@ def test_compilation_that_cannot_be_is_refused() -> None:
         Accelerator(dynamo_backend="fast")
     with pytest.raises(SpecError, match="give one of them"):
         Accelerator(dynamo_backend="eager", dynamo_plugin=TorchDynamoPlugin())
-    with pytest.raises(SpecError, match="use_regional_compilation=True"):
-        Accelerator(dynamo_plugin=TorchDynamoPlugin(use_regional_compilation=True))
+    with pytest.raises(SpecError, match="is no TorchDynamoPlugin"):
+        Accelerator(dynamo_plugin="eager")
+
+
+def test_the_blocks_of_a_model_are_compiled_each_on_its_own() -> None:
+    class Tower(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    raw, x = Tower(), torch.ones(1, 2)
+    wanted, names = raw(x), list(raw.state_dict())
+    plugin = TorchDynamoPlugin(backend="eager", use_regional_compilation=True)
+    model = Accelerator(dynamo_plugin=plugin).prepare(raw)
+    torch.testing.assert_close(model(x), wanted)
+    assert all(block._compiled_call_impl is not None for block in raw.blocks)
+    assert list(model.state_dict()) == names
 
 
 # ---------------------------------------------------------------- profiling

@@ -6,6 +6,7 @@ import json
 
 from nb_accelerate.launch.forecast import likely_seats
 from nb_accelerate.machine import Gpu, Machine
+from nb_accelerate.plan import make_plan
 from nb_accelerate.spec import LaunchSpec
 
 MACHINE = Machine(cpus=4)
@@ -33,11 +34,13 @@ def test_without_a_run_or_with_one_that_cannot_be_read_nothing_is_expected(tmp_p
 
 
 def test_ranks_on_devices_are_not_made_before_they_are_asked_for(tmp_path):
-    leave_a_run(tmp_path, asked(num_processes=2, hardware="gpu"))
-    gpus = tuple(Gpu(index=i) for i in range(2))
-    assert likely_seats(tmp_path, Machine(cpus=4, gpus=gpus)) == ()
+    spec = LaunchSpec(num_processes=2, hardware="cuda")
+    machine = Machine(cpus=4, gpus=(Gpu(index=0), Gpu(index=1)))
+    assert [seat.device for seat in make_plan(spec, machine).seats] == ["cuda:0", "cuda:1"]
+    leave_a_run(tmp_path, asked(num_processes=2, hardware="cuda"))
+    assert likely_seats(tmp_path, machine) == ()
 
 
 def test_a_run_that_this_machine_cannot_repeat_is_no_guide(tmp_path):
-    leave_a_run(tmp_path, asked(num_processes=2, hardware="gpu"))
+    leave_a_run(tmp_path, asked(num_processes=2, hardware="cuda"))
     assert likely_seats(tmp_path, MACHINE) == ()
