@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nb_accelerate.errors import NotInThisVersion, SpecError
-from nb_accelerate.training.checkpoint.reading import load
-from nb_accelerate.training.checkpoint.weights import fitted
-
-from .constants import (
+from nb_accelerate.training.checkpoint.names import (
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
 )
+from nb_accelerate.training.checkpoint.reading import load
+from nb_accelerate.training.checkpoint.weights import fitted
 
 if TYPE_CHECKING:
     import os

@@ -13,42 +13,16 @@ __all__ = [
     "FSDP_SHARDING_STRATEGY",
     "FSDP_STATE_DICT_TYPE",
     "MITA_PROFILING_AVAILABLE_PYTORCH_VERSION",
-    "MODEL_NAME",
-    "OPTIMIZER_NAME",
     "PROFILE_PATTERN_NAME",
-    "RNG_STATE_NAME",
-    "SAFE_MODEL_NAME",
-    "SAFE_WEIGHTS_INDEX_NAME",
-    "SAFE_WEIGHTS_NAME",
-    "SAFE_WEIGHTS_PATTERN_NAME",
-    "SAMPLER_NAME",
-    "SCALER_NAME",
-    "SCHEDULER_NAME",
     "STR_OPERATION_TO_FUNC",
     "TORCH_DISTRIBUTED_OPERATION_TYPES",
     "TORCH_DYNAMO_MODES",
     "TORCH_LAUNCH_PARAMS",
-    "WEIGHTS_INDEX_NAME",
-    "WEIGHTS_NAME",
-    "WEIGHTS_PATTERN_NAME",
     "XPU_PROFILING_AVAILABLE_PYTORCH_VERSION",
 ]
 
-# ---------------------------------------------------------------- files of a checkpoint
-MODEL_NAME = "pytorch_model"
-SAFE_MODEL_NAME = "model"
+# ---------------------------------------------------------------- files
 FSDP_MODEL_NAME = "pytorch_model_fsdp"
-OPTIMIZER_NAME = "optimizer"
-SCHEDULER_NAME = "scheduler"
-SAMPLER_NAME = "sampler"
-RNG_STATE_NAME = "random_states"
-SCALER_NAME = "scaler.pt"
-WEIGHTS_NAME = f"{MODEL_NAME}.bin"
-WEIGHTS_PATTERN_NAME = f"{MODEL_NAME}{{suffix}}.bin"
-WEIGHTS_INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
-SAFE_WEIGHTS_NAME = f"{SAFE_MODEL_NAME}.safetensors"
-SAFE_WEIGHTS_PATTERN_NAME = f"{SAFE_MODEL_NAME}{{suffix}}.safetensors"
-SAFE_WEIGHTS_INDEX_NAME = f"{SAFE_WEIGHTS_NAME}.index.json"
 PROFILE_PATTERN_NAME = "profile_{suffix}.json"
 
 # ---------------------------------------------------------------- choices

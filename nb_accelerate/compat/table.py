@@ -69,6 +69,9 @@ utils
     compat.configs: write_basic_config
 utils.constants
     compat.constants: *
+    training.checkpoint.names: MODEL_NAME OPTIMIZER_NAME RNG_STATE_NAME SAFE_MODEL_NAME
+        SAFE_WEIGHTS_INDEX_NAME SAFE_WEIGHTS_NAME SAFE_WEIGHTS_PATTERN_NAME SAMPLER_NAME
+        SCALER_NAME SCHEDULER_NAME WEIGHTS_INDEX_NAME WEIGHTS_NAME WEIGHTS_PATTERN_NAME
 utils.dataclasses
     compat.enums: *
     training.checkpoint.project: ProjectConfiguration
@@ -92,7 +95,7 @@ utils.memory
         should_reduce_batch_size
 utils.modeling
     compat.checkpoints: load_checkpoint_in_model load_state_dict
-    compat.constants: WEIGHTS_INDEX_NAME
+    training.checkpoint.names: WEIGHTS_INDEX_NAME
     compat.modules: compute_module_sizes convert_file_size_to_int dtype_byte_size
         find_tied_parameters has_offloaded_params id_tensor_storage is_peft_model
         named_module_tensors
