@@ -199,7 +199,7 @@ def test_a_name_can_be_replaced_and_comes_back(monkeypatch: pytest.MonkeyPatch) 
 def test_importing_the_modules_and_their_probes_loads_no_torch() -> None:
     program = (
         "import sys, nb_accelerate.compat as c; c.install(); "
-        "from accelerate.utils import is_wandb_available, patch_environment, FSDP_SHARDING_STRATEGY; "
+        "from accelerate.utils import is_wandb_available, patch_environment, TORCH_DYNAMO_MODES; "
         "import accelerate.hooks, accelerate.utils.operations; is_wandb_available(); "
         "print('torch' in sys.modules)"
     )
