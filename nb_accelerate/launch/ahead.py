@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
-import threading
+import time
+from contextlib import suppress
 
+from nb_accelerate.errors import NbAccelerateError
 from nb_accelerate.launch.template import template_of_this_kernel
 
 __all__ = ["warm_up", "warm_up_in_a_kernel"]
@@ -24,15 +27,15 @@ def warm_up_in_a_kernel() -> None:
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and hasattr(shell, "kernel"):
         warm_up()
-        calm = threading.Timer(_CALM_SECONDS, _expect_a_launch)
-        calm.daemon = True
-        calm.start()
+        _thread.start_new_thread(_expect_a_launch, ())  # none that the user's code should see
 
 
 def _expect_a_launch() -> None:
-    """Have ranks made for a launch like the user's newest."""
+    """Have ranks made for a launch like the user's newest, once the kernel is calm."""
+    time.sleep(_CALM_SECONDS)
     # Imported late: the template has its own imports to make while the kernel makes these.
     from nb_accelerate.launch.environment import run_root, survey_here
     from nb_accelerate.launch.forecast import likely_seats
 
-    template_of_this_kernel().expect(likely_seats(run_root(None), survey_here()))
+    with suppress(NbAccelerateError):  # a launch that finds the same wrong will say so
+        template_of_this_kernel().expect(likely_seats(run_root(None), survey_here()))

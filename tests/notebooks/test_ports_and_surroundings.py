@@ -240,10 +240,12 @@ def interrupt(kernel: Kernel, cell: Any) -> None:
 
 def test_many_launches_leave_no_descriptors_or_threads(kernel: Kernel) -> None:
     kernel.run(SURROUNDINGS)
-    kernel.run("notebook_launcher(see, num_processes=2)")
+    launch_and_prepare = """
+    notebook_launcher(see, num_processes=2)
+    time.sleep(0.5)  # for the ranks of the next launch, which are ordered in a thread
+    """
+    kernel.run(launch_and_prepare)
     held = kernel.ask("holdings()")
-    kernel.run("""
-    for _ in range(15):
-        notebook_launcher(see, num_processes=2)
-    """)
+    kernel.run("for _ in range(15): notebook_launcher(see, num_processes=2)")
+    kernel.run(launch_and_prepare)
     assert kernel.ask("holdings()") == held
