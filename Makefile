@@ -38,7 +38,7 @@ demo: env ## run the first notebook on 2 workers, here, and show what it prints
 lab: env ## open JupyterLab on the example notebooks
 	@$(BIN)/python -m jupyterlab example_notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)
 
-bench: env ## measure launching beside Accelerate, torch, Fabric and torchrunx (minutes)
+bench: env ## measure launching and training beside Accelerate, torch, Fabric and torchrunx (minutes)
 	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench]' --constraint constraints.txt
 	@$(BIN)/python -m benchmarks
 
