@@ -124,7 +124,8 @@ class Template:
 
     def _make_ahead(self) -> None:
         if self._spare is None and self._last is not None:
-            self._spare = self._last, self._start(self._last, ahead=True)
+            with suppress(StartError):  # it was ended meanwhile: the next launch starts another
+                self._spare = self._last, self._start(self._last, ahead=True)
 
     def obituary(self) -> StartError:
         """Why no ranks could be started."""
