@@ -90,8 +90,7 @@ class Template:
         was_there = self.pid is not None
         base = kernel_environment()
         self._refresh(base)
-        request = seats, tuple(rank_environment(base, seat) for seat in seats)
-        self._last = request
+        request = self._last = _request(seats, base)
         if not port and (crew := self._spare_for(request)):
             return crew
         try:
@@ -108,8 +107,7 @@ class Template:
         with self._lock:
             if self.pid is None or self._last is not None or not seats:
                 return
-            base = kernel_environment()
-            self._last = seats, tuple(rank_environment(base, seat) for seat in seats)
+            self._last = _request(seats, kernel_environment())
             self._make_ahead()
 
     def prepare(self, crew: Crew) -> None:
@@ -261,6 +259,10 @@ def template_of_this_kernel() -> Template:
 @functools.lru_cache(maxsize=1)
 def _template_of(_pid: int) -> Template:
     return Template()
+
+
+def _request(seats: tuple[Seat, ...], base: Mapping[str, str]) -> _Request:
+    return seats, tuple(rank_environment(base, seat) for seat in seats)
 
 
 def _path() -> str:
